@@ -1,0 +1,96 @@
+# Every command works from a fresh clone: what it needs is installed into .venv first, once.
+
+PYTHON ?= python3
+WORKERS ?= 2
+DATA ?= ./data
+KAFKA ?= 127.0.0.1:9092
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+RUN := $(VENV)/.run-stamp
+DEV := $(VENV)/.dev-stamp
+
+# Suites that share the cores well run side by side; those that start real processes run alone.
+FAST := $(wildcard tests/unit tests/scenarios)
+SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation)
+ALONE := $(filter-out $(SIDE_BY_SIDE) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+.PHONY: help setup run check test lint format bench fuzz lock clean
+
+help: ## Show this list
+	@echo "Tidelog: make <target>"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "Variables: DATA, KAFKA (run), ARGS (bench, fuzz), UPGRADE=1 (lock), WORKERS, PYTHON"
+
+setup: $(DEV) ## Make .venv with everything pinned for development
+	@echo "setup: $(VENV) is ready"
+
+run: $(RUN) ## Start one node: Kafka clients on 127.0.0.1:9092, data in ./data
+	@exec $(BIN)/tidelog start --data $(DATA) --kafka $(KAFKA)
+
+check: lint ## Lint, types, import rules and the fast tests: under a minute
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(or $(FAST),tests)
+
+# Status 5 of pytest: these suites hold no test yet.
+test: lint ## Everything in `check`, and all the tests
+	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
+	$(if $(ALONE),@$(BIN)/python -m pytest -q $(ALONE) || [ $$? = 5 ])
+
+lint: $(DEV) ## Lint, types and import rules
+	@$(BIN)/python -m ruff check --quiet
+	@$(BIN)/python -m ruff format --check --quiet || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/python -m mypy --no-error-summary $(TYPED)
+	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
+
+format: $(DEV) ## Format the code and sort its imports
+	@$(BIN)/python -m ruff check --quiet --select I --fix
+	@$(BIN)/python -m ruff format --quiet
+
+bench: $(DEV) ## Run the benchmarks; each prints a ratio against a peer or a limit
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: $(DEV) ## Run the fuzzers
+	@$(BIN)/python -m fuzz $(ARGS)
+
+lock: $(DEV) ## Compile requirements/*.txt anew; UPGRADE=1 takes the newest versions
+	@echo "lock: compiling requirements/"
+	@$(COMPILE) -o requirements/build.txt requirements/build.in
+	@$(COMPILE) -o requirements/run.txt -c requirements/build.txt pyproject.toml
+	@$(COMPILE) -o requirements/dev.txt -c requirements/build.txt -c requirements/run.txt \
+	    --extra dev pyproject.toml
+
+# Universal: one lock for every platform and for each Python from 3.11 up.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+    --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade)
+
+clean: ## Remove .venv, caches and builds; data stays
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment does not survive being moved or copied, so it remembers its home.
+ifneq ($(shell cat $(VENV)/.home 2>/dev/null),$(CURDIR))
+.PHONY: $(RUN)
+endif
+
+$(RUN): requirements/build.txt requirements/run.txt pyproject.toml
+	@echo "setup: installing Tidelog into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Tidelog needs Python 3.11 or newer: make PYTHON=...")'
+	@[ "$$(cat $(VENV)/.home 2>/dev/null)" = "$(CURDIR)" ] || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --no-deps --require-hashes -r requirements/build.txt -r requirements/run.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@echo "$(CURDIR)" > $(VENV)/.home
+	@touch $@
+
+$(DEV): requirements/dev.txt $(RUN)
+	@echo "setup: installing the development tools into $(VENV)"
+	@$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,388 @@
+"""One node's partitions, and the life that they share: start, housekeeping, stop.
+
+Rule 1: the broker owns the partitions; handlers only borrow them for a request.
+Rule 2: nothing is served before all of it is recovered and its epoch opened.
+Rule 3: a disk that fails is the end of the process, without a clean marker; the next start knows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from tidelog.broker.metadata_log import METADATA_PARTITION, MetadataLog
+from tidelog.config import NodeConfig, TopicConfig, topic_config
+from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.controller.records import NodeRegistered
+from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.host import Host, Path
+from tidelog.log import directory
+from tidelog.log.directory import DataDirectory, Identity
+from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.log.recovery import open_log
+from tidelog.log.retention import load_ages, new_start
+from tidelog.log.rounds import Rounds
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_stem,
+)
+from tidelog.log.steps import is_full
+from tidelog.log.tail import TailBudget
+from tidelog.model import METADATA_TOPIC_ID, Endpoint, Offset, TopicPartition
+from tidelog.partition.driver import Partition
+
+_log = logging.getLogger(__name__)
+
+_EXPIRE_WAITS_SECONDS: Final = 0.5
+_DRAIN_SECONDS_MAX: Final = 30.0
+
+
+class Broker:
+    """A node: its data directory, its metadata and its partitions."""
+
+    def __init__(
+        self, host: Host, config: NodeConfig, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self.host = host
+        self.config = config
+        self.node_id = config.node_id
+        self.endpoint = config.kafka_endpoint
+        """Where clients reach this node; the face replaces it once it knows its port."""
+        self.budget = TailBudget(config.tail_max_bytes)
+        self._on_fatal = on_fatal
+        self._directory = DataDirectory(host, Path(config.data))
+        self.rounds = Rounds(host, self._directory.root, on_fatal)
+        self._topics: dict[str, list[Partition | None]] = {}
+        self._topics_by_id: dict[UUID, list[Partition | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.identity: Identity
+        self.metadata: MetadataLog
+
+    # Starting.
+
+    async def start(self) -> None:
+        """Recover everything, open this incarnation's epochs, and begin to lead."""
+        self.identity = await self.host.offload.run(
+            partial(self._directory.open, self.config.node_id)
+        )
+        if not self._directory.was_clean and self._directory.durable_marks:
+            _log.warning("the last stop was not clean; active segments are scanned")
+        await self._open_metadata()
+        await self.metadata.change(
+            lambda _: NodeRegistered(node=self.node_id, incarnation=self.host.new_id().hex)
+        )
+        await self._open_partitions()
+        self._repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
+        self._repeat(self.config.retention_check_ms / 1000, self._delete_old)
+        self._repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
+
+    async def _open_metadata(self) -> None:
+        config = TopicConfig(retention_ms=-1, max_message_bytes=64 * 1024 * 1024)
+        self._directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
+        state = await self.host.offload.run(partial(self._open_log, METADATA_PARTITION, config))
+        metadata = self._make_partition(METADATA_PARTITION, METADATA_TOPIC_ID, config, state)
+        metadata.lead(metadata.log.epochs.latest + 1, frozenset({self.node_id}), metadata.log.end)
+        self.metadata = MetadataLog(metadata, self.host.clock)
+
+        def read(offset: Offset) -> bytes:
+            answer = metadata.log.read(offset, 8 * 1024 * 1024, metadata.log.end)
+            assert isinstance(answer, ColdRead), "nothing was appended yet"
+            return answer.perform(self.host.disk)
+
+        await self.host.offload.run(partial(self.metadata.replay, read))
+
+    async def _open_partitions(self) -> None:
+        image = self.metadata.image
+        mine = list(image.partitions_on(self.node_id))
+        known = [name for _, name in mine]
+        opened = await self.host.offload.run(partial(self._open_logs, mine))
+        for (topic, name), (config, state) in zip(mine, opened, strict=True):
+            self._serve(topic, name, config, state)
+        for stranger in self._directory.strangers([*known, METADATA_PARTITION]):
+            _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
+
+    def _open_logs(
+        self, partitions: Iterable[tuple[TopicImage, TopicPartition]]
+    ) -> list[tuple[TopicConfig, LogState]]:
+        opened = []
+        for topic, name in partitions:
+            config = self.topic_config(topic)
+            self._directory.claim(name, topic.id)
+            opened.append((config, self._open_log(name, config)))
+        return opened
+
+    def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
+        directory = self._directory
+        return open_log(
+            self.host.disk, directory.path(name), clean=directory.was_clean,
+            durable_mark=directory.durable_marks.get(name, 0),
+            start=directory.log_starts.get(name, 0),
+            index_interval_bytes=config.index_interval_bytes,
+        )  # fmt: skip
+
+    def _make_partition(
+        self, name: TopicPartition, topic_id: UUID, config: TopicConfig, state: LogState
+    ) -> Partition:
+        return Partition(
+            name=name, topic_id=topic_id, me=self.node_id, config=config,
+            path=self._directory.path(name), state=state, host=self.host, rounds=self.rounds,
+            budget=self.budget,
+        )  # fmt: skip
+
+    def _serve(
+        self, topic: TopicImage, name: TopicPartition, config: TopicConfig, state: LogState
+    ) -> None:
+        partition = self._make_partition(name, topic.id, config, state)
+        known: PartitionImage = topic.partitions[name.partition]
+        if known.leader == self.node_id:
+            watermark = max(self._directory.watermarks.get(name, 0), state.start)
+            partition.lead(known.epoch, known.in_sync, watermark)
+        numbers = self._topics.setdefault(topic.name, [])
+        self._topics_by_id[topic.id] = numbers
+        while len(numbers) <= name.partition:
+            numbers.append(None)
+        numbers[name.partition] = partition
+
+    # Looking up.
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.metadata.image
+
+    def partition(self, topic: str | UUID, number: int) -> Partition:
+        """The partition on this node, or the error that a client should get."""
+        by_name = type(topic) is str
+        found = self._topics.get(topic) if by_name else self._topics_by_id.get(topic)  # type: ignore[arg-type]
+        if found is None and not by_name:
+            raise UnknownTopicId(topic)
+        if found is None or not 0 <= number < len(found) or (p := found[number]) is None:
+            raise UnknownTopicOrPartition(f"{topic}-{number}")
+        return p
+
+    def partitions(self) -> list[Partition]:
+        return [p for numbers in self._topics.values() for p in numbers if p is not None]
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        return topic_config(topic.config, self.config.topic_defaults)
+
+    @property
+    def advertised(self) -> Endpoint:
+        if self.config.kafka_advertised:
+            return Endpoint.parse(self.config.kafka_advertised)
+        return self.endpoint
+
+    # Following the metadata.
+
+    async def open_new_partitions(self, topic: TopicImage) -> None:
+        """Make and serve the partitions of `topic` that are not here yet."""
+        have = self._topics.get(topic.name, [])
+        new = [
+            TopicPartition(topic.name, number)
+            for number, known in enumerate(topic.partitions)
+            if self.node_id in known.replicas and (number >= len(have) or have[number] is None)
+        ]
+        config = self.topic_config(topic)
+
+        def make() -> list[LogState]:
+            self._directory.make_partitions(new, topic.id)
+            return [self._open_log(name, config) for name in new]
+
+        try:
+            states = await self.host.offload.run(make)
+        except OSError as error:
+            if is_full(error):  # the next start makes what is missing
+                raise StorageError(f"the disk is full ({error.strerror})") from error
+            raise
+        for name, state in zip(new, states, strict=True):
+            self._serve(topic, name, config, state)
+
+    async def drop_topic(self, name: str, topic_id: UUID) -> None:
+        """Stop serving a deleted topic and remove its files."""
+        self._topics_by_id.pop(topic_id, None)
+        dropped = [p for p in self._topics.pop(name, []) if p is not None]
+        for partition in dropped:
+            partition.resign(UnknownTopicOrPartition(partition.name))
+            self.rounds.forget(partition)
+            partition.log.tail.clear()
+
+        def remove() -> None:
+            aside = [self._directory.set_aside_for_deletion(p.name) for p in dropped]
+            self.host.disk.sync_directory(self._directory.root)
+            for path in aside:
+                if path is not None:
+                    self.host.disk.remove_tree(path)
+
+        await self.rounds.written()
+        await self.host.offload.run(remove)
+
+    # Housekeeping.
+
+    def _repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except OSError as error:
+                    if is_full(error):
+                        _log.warning("the disk is full: %s put off", work.__name__)
+                        continue
+                    self._on_fatal(error)
+                    return
+
+        task = asyncio.get_running_loop().create_task(loop())
+        self._tasks.add(task)
+
+    async def _expire_waits(self) -> None:
+        now = self.host.clock.monotonic()
+        for partition in self.partitions():
+            partition.expire_waits(now)
+
+    async def _checkpoint(self) -> None:
+        """Note durable ends, watermarks and starts; see whether a full disk has room again."""
+        everyone = [*self.partitions(), self.metadata.partition]
+        if any(partition.disk_full for partition in everyone):
+            free = await self.host.offload.run(
+                partial(self.host.disk.free_bytes, self._directory.root)
+            )
+            for partition in everyone:
+                partition.retry_full_disk(free)
+        await self.host.offload.run(self._checkpoint_work(everyone))
+
+    def _checkpoint_work(self, partitions: Iterable[Partition]) -> Callable[[], None]:
+        """What to write, as it stands now; performed in a disk's thread."""
+        found = self._directory
+        marks = {p.name: p.log.synced_end for p in partitions}
+        starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
+        watermarks = {p.name: p.high_watermark for p in partitions}
+        changed = [
+            (name, values)
+            for name, values, before in (
+                (directory.DURABLE_MARKS, marks, found.durable_marks),
+                (directory.LOG_STARTS, starts, found.log_starts),
+                (directory.WATERMARKS, watermarks, found.watermarks),
+            )
+            if values != before
+        ]
+        found.durable_marks, found.log_starts, found.watermarks = marks, starts, watermarks
+
+        def work() -> None:
+            for name, values in changed:
+                found.write_checkpoint(name, values)
+
+        return work
+
+    async def _delete_old(self) -> None:
+        """Retention, and forgetting producers that have gone."""
+        now_ms = self.host.clock.wall_ms()
+        for partition in self.partitions():
+            log, config = partition.log, partition.config
+            log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
+            if log.refusal is not None and not partition.disk_full:
+                continue
+            await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))
+            start = new_start(log, config, partition.high_watermark, now_ms)
+            if start == log.end and log.active.size and start > log.start:
+                log.roll()  # even the active segment is too old
+                self.rounds.mark(partition)
+            if start > log.start:
+                _log.info(
+                    "%s: retention moves the start from %d to %d", partition.name, log.start, start
+                )
+                await self.advance_start(partition, start)
+
+    async def advance_start(self, partition: Partition, start: Offset) -> None:
+        """Delete what lies below `start`: first from the checkpoint, then for good."""
+        gone = partition.log.advance_start(start)
+        self.rounds.mark(partition)
+        everyone = [*self.partitions(), self.metadata.partition]
+        note = self._checkpoint_work(everyone)
+        base = partition.log.segments[0].base
+        await self.rounds.written()  # a sealed segment's steps must not follow its removal
+
+        def work() -> None:
+            note()
+            remove_segments(self.host, gone, base)
+
+        await self.host.offload.run(work)
+
+    # Stopping.
+
+    async def finish_writes(self) -> bool:
+        """Wait until everything appended is on disk, so that it is answered; whether it is."""
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS_MAX):
+                await self.rounds.drained()
+        except TimeoutError:
+            _log.error("the disk did not finish in time; the next start will recover")
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Write and sync everything, note it, and leave a clean marker."""
+        await self._stop_housekeeping()
+        partitions = [*self.partitions(), self.metadata.partition]
+        clean = await self.finish_writes()
+        for partition in self.partitions():
+            partition.resign(StorageError("the node is stopping"))
+        await self.host.offload.run(partial(self._close, partitions, clean))
+
+    async def _stop_housekeeping(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _close(self, partitions: list[Partition], clean: bool) -> None:
+        if clean:
+            logs = [p.log for p in partitions]
+            for log in logs:
+                close_log(self.host, log)
+            self.host.disk.sync_everything(self._directory.root)
+            for log in logs:
+                log.synced(log.written_end)
+            self._checkpoint_work(partitions)()
+        self._directory.close(clean=clean)
+
+    async def abandon(self) -> None:
+        """Stop without another word to the disk, which has failed: the next start is unclean."""
+        await self._stop_housekeeping()
+        for partition in self.partitions():
+            partition.resign(StorageError("the disk has failed; the node is stopping"))
+
+
+def close_log(host: Host, log: Log) -> None:
+    """Write what a clean start reads instead of scanning. The caller syncs."""
+    active = log.active
+    if active.offsets is None or not host.disk.exists(active.path(LOG_SUFFIX)):
+        return
+    offsets, times = active.index_contents()
+    snapshot = log.producers.encode()
+    for path, content in (
+        (active.path(INDEX_SUFFIX), offsets),
+        (active.path(TIME_INDEX_SUFFIX), times),
+        (log.directory / (file_stem(log.end) + SNAPSHOT_SUFFIX), snapshot),
+    ):
+        file = host.disk.open(path, create=True)
+        file.truncate(0)
+        file.write(0, [content])
+
+
+def remove_segments(host: Host, segments: Iterable[Segment], first_kept: Offset) -> None:
+    """Remove the files of segments that the log no longer has, and snapshots of their time."""
+    paths = set()
+    for segment in segments:
+        paths.add(segment.directory)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            host.disk.remove(segment.path(suffix))
+    for path in sorted(paths):
+        for name in host.disk.list(path):
+            stem = name.removesuffix(SNAPSHOT_SUFFIX)
+            if stem != name and stem.isdigit() and int(stem) < first_kept:
+                host.disk.remove(path / name)
+        host.disk.sync_directory(path)

@@ -1,0 +1,119 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a log begins, ends and changes."""
+
+from functools import partial
+from typing import Any, Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.errors import BrokerError, InvalidRequest, OffsetOutOfRange
+from tidelog.log.search import Found, TimeSearch
+from tidelog.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+READ_COMMITTED: Final = 1
+
+
+async def list_offsets(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Offsets by position or by time, for each partition asked for."""
+    if request.replica_id >= 0:
+        raise InvalidRequest("replicas ask on the peers' listener, not on this one")
+    committed_only = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer: dict[str, Any] = {"partition_index": asked.partition_index}
+            try:
+                found = await _find(broker, topic.name, asked, committed_only)
+                answer |= {
+                    "offset": found.offset, "timestamp": found.timestamp_ms,
+                    "leader_epoch": found.epoch,
+                }  # fmt: skip
+            except BrokerError as error:
+                answer |= {"error_code": error.code, "offset": NO_OFFSET, "timestamp": -1}
+            answers.append(answer)
+        topics.append({"name": topic.name, "partitions": answers})
+    return {"topics": topics}
+
+
+async def _find(broker: Broker, topic: str, asked: Any, committed_only: bool) -> Found:
+    partition = broker.partition(topic, asked.partition_index)
+    leader = partition.leading(getattr(asked, "current_leader_epoch", NO_EPOCH))
+    log = partition.log
+    timestamp_ms = asked.timestamp
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return Found(log.start, NO_TIMESTAMP, log.epochs.epoch_at(log.start))
+    end = partition.visible_end()
+    if committed_only:
+        end = min(end, partition.last_stable_offset)
+    if timestamp_ms == LATEST:
+        return Found(end, NO_TIMESTAMP, leader.epoch)
+    if timestamp_ms == LATEST_TIERED or timestamp_ms < LATEST_TIERED:
+        return Found(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
+    search = TimeSearch.over(log, end)
+    disk = broker.host.disk
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = await broker.host.offload.run(partial(search.newest, disk))
+    else:
+        found = await broker.host.offload.run(partial(search.first_since, disk, timestamp_ms))
+    return found if found is not None else Found(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
+
+
+def offset_for_leader_epoch(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Where an epoch ended, so that a client can tell whether its log was cut behind it."""
+    if getattr(request, "replica_id", -1) >= 0:
+        raise InvalidRequest("replicas ask on the peers' listener, not on this one")
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer: dict[str, Any] = {"partition": asked.partition}
+            try:
+                partition = broker.partition(topic.topic, asked.partition)
+                leader = partition.leading(asked.current_leader_epoch)
+                end = partition.log.end
+                if asked.leader_epoch == leader.epoch:
+                    epoch = leader.epoch  # it may have no record yet
+                else:
+                    epoch, end = partition.log.epochs.end_of(asked.leader_epoch, end)
+                answer |= {"leader_epoch": epoch, "end_offset": end}
+            except BrokerError as error:
+                answer |= {"error_code": error.code, "leader_epoch": NO_EPOCH, "end_offset": -1}
+            answers.append(answer)
+        topics.append({"topic": topic.topic, "partitions": answers})
+    return {"topics": topics}
+
+
+async def delete_records(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Move the start of logs up; what lies before is deleted."""
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer: dict[str, Any] = {"partition_index": asked.partition_index}
+            try:
+                start = await _delete_before(
+                    broker, topic.name, asked.partition_index, asked.offset
+                )
+                answer["low_watermark"] = start
+            except BrokerError as error:
+                answer |= {"error_code": error.code, "low_watermark": NO_OFFSET}
+            answers.append(answer)
+        topics.append({"name": topic.name, "partitions": answers})
+    return {"topics": topics}
+
+
+async def _delete_before(broker: Broker, topic: str, number: int, offset: Offset) -> Offset:
+    partition = broker.partition(topic, number)
+    end = partition.visible_end()
+    start = end if offset == -1 else offset
+    if not 0 <= start <= end:
+        raise OffsetOutOfRange(offset=start, start=partition.log.start, end=end)
+    if start > partition.log.start:
+        await broker.advance_start(partition, start)
+    return partition.log.start

@@ -1,0 +1,173 @@
+"""Produce: batches in, offsets out, answered when they are as safe as `acks` asks.
+
+Rule 1: the cost is per batch: nothing here looks at a record.
+Rule 2: one bad partition spoils only its own answer.
+"""
+
+import logging
+from typing import Final
+from uuid import UUID
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Reply
+from tidelog.errors import BrokerError, CorruptMessage, InvalidRequest, InvalidRequiredAcks
+from tidelog.wire.produce import (
+    PartitionAnswer,
+    Repeated,
+    decode_request,
+    encode_response,
+)
+from tidelog.wire.requests import Header
+
+_log = logging.getLogger(__name__)
+
+_ACKS: Final = (-1, 0, 1)
+_REFUSED_SILENTLY: Final = "acks=0, and a batch was refused: {}"
+
+
+class _Pending:
+    """A request whose batches are on their way to the disk."""
+
+    __slots__ = ("_acks", "_reply", "_topics", "_version", "deadline", "waiting")
+
+    def __init__(self, reply: Reply, version: int, acks: int, deadline: float) -> None:
+        self._reply = reply
+        self._version = version
+        self._acks = acks
+        self._topics: list[tuple[str | UUID, list[PartitionAnswer]]] = []
+        self.deadline = deadline
+        self.waiting = 1  # for `launched`
+
+    def add(self, topic: str | UUID, answers: list[PartitionAnswer]) -> None:
+        self._topics.append((topic, answers))
+
+    def finished_one(self) -> None:
+        self.waiting -= 1
+        if self.waiting == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._acks != 0:
+            self._reply.send((encode_response(self._version, self._topics),))
+            return
+        refused = [a for _, answers in self._topics for a in answers if a.error]
+        if refused:
+            # Nobody is told with acks=0; as with Kafka, only a closed connection tells.
+            self._reply.refuse(_REFUSED_SILENTLY.format(refused[0].message))
+        else:
+            self._reply.skip()
+
+
+class _Write:
+    """One partition's part of a request; told when its batch is safe."""
+
+    __slots__ = ("_answer", "_pending", "deadline")
+
+    def __init__(self, pending: _Pending, answer: PartitionAnswer) -> None:
+        self._pending = pending
+        self._answer = answer
+        self.deadline = pending.deadline
+
+    def settled(self, error: BrokerError | None) -> None:
+        if error is not None:
+            _refuse(self._answer, error)
+        self._pending.finished_one()
+
+
+class _SingleWrite:
+    """A request that writes one batch, and its answer."""
+
+    __slots__ = ("_repeated", "_reply", "answer", "deadline")
+
+    def __init__(self, reply: Reply, repeated: Repeated, deadline: float) -> None:
+        self._reply = reply
+        self._repeated = repeated
+        self.answer = PartitionAnswer(repeated.partition)
+        self.deadline = deadline
+
+    def settled(self, error: BrokerError | None) -> None:
+        if error is not None:
+            _refuse(self.answer, error)
+        self._reply.send((self._repeated.encode_answer(self.answer),))
+
+
+def _refuse(answer: PartitionAnswer, error: BrokerError) -> None:
+    answer.error = error.code
+    answer.base_offset = -1
+    answer.message = str(error)
+
+
+def handle_repeated(
+    broker: Broker, repeated: Repeated, batch: memoryview, pins_bytes: int, reply: Reply
+) -> None:
+    """Append one more batch for the partition that the client wrote to before."""
+    acks = repeated.acks
+    deadline = broker.host.clock.monotonic() + max(repeated.timeout_ms, 0) / 1000
+    write = _SingleWrite(reply, repeated, deadline)
+    answer = write.answer
+    try:
+        if acks not in _ACKS:
+            raise InvalidRequiredAcks(acks)
+        partition = broker.partition(repeated.topic, repeated.partition)
+        answer.log_start = partition.log.start
+        answer.base_offset, answer.append_time_ms, done = partition.append(
+            batch, acks=acks, waiter=write, pins_bytes=pins_bytes
+        )
+    except BrokerError as error:
+        if acks == 0:
+            reply.refuse(_REFUSED_SILENTLY.format(error))
+        else:
+            write.settled(error)
+        return
+    if acks == 0:
+        reply.skip()
+    elif done:
+        write.settled(None)
+
+
+def handle_produce(
+    broker: Broker, frame: bytearray, header: Header, reply: Reply
+) -> Repeated | None:
+    """Append every batch of the request; the answer follows when the last one is settled.
+
+    Returns what the client will most likely send next.
+    """
+    request = decode_request(frame, header.body_at, header.version)
+    repeated = Repeated.of(frame, header.version, request)
+    pins_bytes = len(frame)
+    if repeated is not None:
+        batch = request.topics[0].partitions[0].records
+        assert batch is not None
+        handle_repeated(broker, repeated, batch, pins_bytes, reply)
+        return repeated
+    acks = request.acks
+    deadline = broker.host.clock.monotonic() + max(request.timeout_ms, 0) / 1000
+    pending = _Pending(reply, header.version, acks, deadline)
+    refusal: BrokerError | None = None
+    if acks not in _ACKS:
+        refusal = InvalidRequiredAcks(acks)
+    elif request.transactional_id is not None:
+        refusal = InvalidRequest("transactions are not supported yet; unset transactional.id")
+    for topic, partitions in request.topics:
+        answers = []
+        for number, batch in partitions:
+            answer = PartitionAnswer(number)
+            answers.append(answer)
+            try:
+                if refusal is not None:
+                    raise refusal
+                if batch is None:
+                    raise CorruptMessage("there are no records")
+                partition = broker.partition(topic, number)
+                write = _Write(pending, answer)
+                answer.log_start = partition.log.start
+                answer.base_offset, answer.append_time_ms, done = partition.append(
+                    batch, acks=acks, waiter=write, pins_bytes=pins_bytes
+                )
+                if not done:
+                    pending.waiting += 1
+            except BrokerError as error:
+                _refuse(answer, error)
+        pending.add(topic, answers)
+    pending.finished_one()
+    return None

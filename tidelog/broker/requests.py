@@ -1,0 +1,155 @@
+"""From a frame to its handler, and from the handler's answer to bytes.
+
+Rule 1: every request passes `authorize` before its body is looked at.
+Rule 2: Produce and Fetch have their own codecs and answer when they can; everything else is
+        decoded and encoded by kio, and its handler returns or awaits one answer.
+Rule 3: what a handler refuses becomes the error in its answer. What it did not expect is logged
+        and closes that one connection; others go on.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from tidelog.broker import offsets, topics
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Client, Reply, Request, authorize
+from tidelog.broker.fetch import handle_fetch
+from tidelog.broker.produce import handle_produce, handle_repeated
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.sessions import Sessions
+from tidelog.errors import BrokerError, TidelogError, UnsupportedVersion
+from tidelog.wire.apis import APIS, Api
+from tidelog.wire.entities import MessageDamaged, decode_request, encode, response_entity
+from tidelog.wire.produce import Repeated
+from tidelog.wire.requests import Header
+
+_log = logging.getLogger(__name__)
+
+Answer: TypeAlias = dict[str, Any]
+Handler: TypeAlias = Callable[[Broker, Any, Request], Answer | Awaitable[Answer]]
+
+FINALIZED_FEATURES_UNKNOWN: Final = -1
+
+
+def api_versions(broker: Broker, request: Any, context: Request) -> Answer:
+    return {
+        "api_keys": [
+            {"api_key": api, "min_version": versions.least, "max_version": versions.most}
+            for api, versions in APIS.items()
+        ],
+        "finalized_features_epoch": FINALIZED_FEATURES_UNKNOWN,
+    }
+
+
+class Requests:
+    """The broker as its connections see it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sessions = Sessions(
+            broker.config.fetch_sessions_max, broker.config.max_incremental_fetch_partitions,
+            broker.host.random,
+        )  # fmt: skip
+        self._handlers: dict[Api, Handler] = {
+            Api.API_VERSIONS: api_versions,
+            Api.METADATA: topics.metadata,
+            Api.DESCRIBE_CLUSTER: topics.describe_cluster,
+            Api.CREATE_TOPICS: topics.create_topics,
+            Api.DELETE_TOPICS: topics.delete_topics,
+            Api.CREATE_PARTITIONS: topics.create_partitions,
+            Api.LIST_OFFSETS: offsets.list_offsets,
+            Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+            Api.DELETE_RECORDS: offsets.delete_records,
+            Api.INIT_PRODUCER_ID: ProducerIds(broker).init_producer_id,
+        }
+        assert {*self._handlers, Api.PRODUCE, Api.FETCH} == set(APIS), "advertised = handled"
+
+    def handle(
+        self, frame: bytearray, header: Header, client: Client, reply: Reply
+    ) -> Repeated | None:
+        """Take one request; `reply` gets its answer, now or later.
+
+        After a Produce, returns what the client will most likely send next: `handle_repeated`
+        takes that without decoding it.
+        """
+        api = header.api
+        if api is None:
+            self._refuse_version(header, reply)
+            return None
+        try:
+            authorize(client, api)
+            if api is Api.PRODUCE:
+                return handle_produce(self._broker, frame, header, reply)
+            if api is Api.FETCH:
+                handle_fetch(self._broker, self.sessions, frame, header, reply)
+            else:
+                self._handle_entity(api, frame, header, client, reply)
+        except MessageDamaged as error:
+            reply.refuse(str(error))
+        except Exception:
+            _log.exception("%s from %s failed; its connection is closed", api.title, client.address)
+            reply.refuse("an internal error")
+        return None
+
+    def handle_repeated(
+        self, repeated: Repeated, batch: memoryview, size: int, client: Client, reply: Reply
+    ) -> None:
+        """Take a Produce of `size` bytes that says nothing new but `batch`."""
+        try:
+            authorize(client, Api.PRODUCE)
+            handle_repeated(self._broker, repeated, batch, size, reply)
+        except Exception:
+            _log.exception("Produce from %s failed; its connection is closed", client.address)
+            reply.refuse("an internal error")
+
+    def _refuse_version(self, header: Header, reply: Reply) -> None:
+        if header.api_key == Api.API_VERSIONS:
+            # Clients learn from this which versions they may use; its shape is fixed (KIP-511).
+            answer = api_versions(self._broker, None, None)  # type: ignore[arg-type]
+            answer["error_code"] = UnsupportedVersion.code
+            reply.send((encode(response_entity(Api.API_VERSIONS, 0, answer)),))
+        else:
+            reply.refuse(f"API {header.api_key} is not known in version {header.version}")
+
+    def _handle_entity(
+        self, api: Api, frame: bytearray, header: Header, client: Client, reply: Reply
+    ) -> None:
+        entity = decode_request(header.api_key, header.version, frame, header.body_at)
+        context = Request(
+            api=api, version=header.version, client=client, client_id=header.client_id
+        )
+        try:
+            answer = self._handlers[api](self._broker, entity, context)
+        except BrokerError as error:
+            answer = _refusal(error)
+        if not inspect.isawaitable(answer):
+            self._send(header, answer, reply)
+            return
+        task = asyncio.get_running_loop().create_task(self._await(answer, header, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _await(self, answer: Awaitable[Answer], header: Header, reply: Reply) -> None:
+        try:
+            try:
+                self._send(header, await answer, reply)
+            except BrokerError as error:
+                self._send(header, _refusal(error), reply)
+        except TidelogError as error:
+            reply.refuse(str(error))
+        except Exception:
+            _log.exception("request %d failed; its connection is closed", header.api_key)
+            reply.refuse("an internal error")
+
+    @staticmethod
+    def _send(header: Header, answer: Answer, reply: Reply) -> None:
+        reply.send((encode(response_entity(header.api_key, header.version, answer)),))
+
+
+def _refusal(error: BrokerError) -> Answer:
+    """An answer that is nothing but an error; APIs without room for one say nothing else."""
+    return {"error_code": error.code, "error_message": str(error)}

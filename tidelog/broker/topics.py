@@ -1,0 +1,234 @@
+"""Metadata, and topics made, grown and deleted."""
+
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.config import TOPIC_SETTINGS, topic_config
+from tidelog.controller import decisions
+from tidelog.controller.decisions import Defaults, NewTopic
+from tidelog.controller.image import ClusterImage, TopicImage
+from tidelog.controller.records import TopicCreated
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.model import INTERNAL_TOPICS, topic_name_problem
+
+NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
+DEFAULT_SOURCE: Final = 5
+TOPIC_SOURCE: Final = 1
+
+
+def _brokers(broker: Broker, id_name: str) -> list[dict[str, Any]]:
+    at = broker.advertised
+    rack = broker.config.rack or None
+    return [{id_name: broker.node_id, "host": at.host, "port": at.port, "rack": rack}]
+
+
+def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """The nodes, and which of them decides."""
+    return {
+        "error_message": None,
+        "endpoint_type": getattr(request, "endpoint_type", 1),
+        "cluster_id": broker.identity.cluster_id,
+        "controller_id": broker.node_id,
+        "brokers": _brokers(broker, "broker_id"),
+        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+async def metadata(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """The nodes, and the topics asked for; those that are missing are made, if that is allowed."""
+    image = broker.image
+    topics: list[dict[str, Any]] = []
+    # "All" is null; in version 0, which has no null, it is an empty list.
+    if request.topics is None or (context.version == 0 and not request.topics):
+        topics = [_describe(topic) for topic in image.topics.values()]
+    else:
+        create = broker.config.auto_create_topics_enable and getattr(
+            request, "allow_auto_topic_creation", True
+        )
+        for asked in request.topics:
+            topics.append(
+                await _describe_asked(broker, asked.name, getattr(asked, "topic_id", None), create)
+            )
+    return {
+        "brokers": _brokers(broker, "node_id"),
+        "cluster_id": broker.identity.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+async def _describe_asked(
+    broker: Broker, name: str | None, topic_id: UUID | None, create: bool
+) -> dict[str, Any]:
+    try:
+        if name is None:
+            topic = broker.image.topics_by_id.get(topic_id) if topic_id is not None else None
+            if topic is None:
+                raise UnknownTopicId(topic_id)
+        else:
+            topic = broker.image.topics.get(name)
+            if topic is None:
+                if problem := topic_name_problem(name):
+                    raise InvalidTopic(problem)
+                if not create or name in INTERNAL_TOPICS:
+                    raise UnknownTopicOrPartition(name)
+                topic = await _create_missing(broker, name)
+        return _describe(topic)
+    except BrokerError as error:
+        return {"error_code": error.code, "name": name or "", "topic_id": topic_id}
+
+
+async def _create_missing(broker: Broker, name: str) -> TopicImage:
+    try:
+        await create_topic(broker, NewTopic(name=name, config={}))
+    except TopicAlreadyExists:
+        pass  # another client was quicker
+    return broker.image.topics[name]
+
+
+def _describe(topic: TopicImage) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "partitions": [
+            {
+                "partition_index": number,
+                "leader_id": partition.leader,
+                "leader_epoch": partition.epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": sorted(partition.in_sync),
+                "offline_replicas": (),
+            }
+            for number, partition in enumerate(topic.partitions)
+        ],
+    }
+
+
+def defaults_of(broker: Broker) -> Defaults:
+    config = broker.config
+    return Defaults(
+        partitions=config.num_partitions, replication=config.default_replication_factor,
+        topic=config.topic_defaults,
+    )  # fmt: skip
+
+
+async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
+    """Create a topic; return once its partitions are served."""
+    topic_id = broker.host.new_id()
+
+    def decide(image: ClusterImage) -> TopicCreated:
+        return decisions.create_topic(image, wanted, topic_id, defaults_of(broker))
+
+    created = await broker.metadata.change(decide)
+    await broker.open_new_partitions(broker.image.topics[created.name])
+    return created
+
+
+async def create_topics(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    answers = []
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        answer: dict[str, Any] = {"name": topic.name, "error_message": None}
+        try:
+            if names.count(topic.name) > 1:
+                raise InvalidRequest(f"{topic.name!r} is named twice in this request")
+            wanted = NewTopic(
+                name=topic.name, partitions=topic.num_partitions,
+                replication=topic.replication_factor,
+                assignment={a.partition_index: a.broker_ids for a in topic.assignments} or None,
+                config={config.name: config.value for config in topic.configs},
+            )  # fmt: skip
+            if request.validate_only:
+                created = decisions.create_topic(
+                    broker.image, wanted, broker.host.new_id(), defaults_of(broker)
+                )
+            else:
+                created = await create_topic(broker, wanted)
+            answer |= _describe_created(broker, created, validate_only=request.validate_only)
+        except BrokerError as error:
+            answer |= {"error_code": error.code, "error_message": str(error)}
+            answer |= {"num_partitions": -1, "replication_factor": -1, "configs": None}
+        answers.append(answer)
+    return {"topics": answers}
+
+
+def _describe_created(
+    broker: Broker, created: TopicCreated, *, validate_only: bool
+) -> dict[str, Any]:
+    config = topic_config(created.config, broker.config.topic_defaults)
+    return {
+        "topic_id": None if validate_only else UUID(created.id),
+        "num_partitions": len(created.replicas),
+        "replication_factor": len(created.replicas[0]),
+        "configs": [
+            {
+                "name": name,
+                "value": setting.text(getattr(config, name.replace(".", "_"))),
+                "read_only": False,
+                "config_source": TOPIC_SOURCE if name in created.config else DEFAULT_SOURCE,
+                "is_sensitive": False,
+            }
+            for name, setting in TOPIC_SETTINGS.items()
+        ],
+    }
+
+
+async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    asked: list[tuple[str | None, UUID | None]] = (
+        [(topic.name, topic.topic_id) for topic in request.topics]
+        if hasattr(request, "topics")  # since version 6, by name or by id
+        else [(name, None) for name in request.topic_names]
+    )
+    answers = []
+    for name, topic_id in asked:
+        answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
+        try:
+            topic = _find(broker.image, name, topic_id)
+            answer |= {"name": topic.name, "topic_id": topic.id}
+            await broker.metadata.change(
+                partial(decisions.delete_topic, name=name, topic_id=topic_id)
+            )
+            await broker.drop_topic(topic.name, topic.id)
+        except BrokerError as error:
+            answer |= {"error_code": error.code, "error_message": str(error)}
+        answers.append(answer)
+    return {"responses": answers}
+
+
+def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicImage:
+    return image.topics[decisions.delete_topic(image, name, topic_id).name]
+
+
+async def create_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    answers = []
+    for topic in request.topics:
+        answer: dict[str, Any] = {"name": topic.name, "error_message": None}
+        assignment = (
+            None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
+        )
+        name, count = topic.name, topic.count
+        try:
+            if request.validate_only:
+                decisions.add_partitions(broker.image, name, count, assignment)
+            else:
+                await broker.metadata.change(
+                    partial(decisions.add_partitions, name=name, count=count, assignment=assignment)
+                )
+                await broker.open_new_partitions(broker.image.topics[name])
+        except BrokerError as error:
+            answer |= {"error_code": error.code, "error_message": str(error)}
+        answers.append(answer)
+    return {"results": answers}

@@ -1,0 +1,13 @@
+"""A small client: what the commands, the tests and the brokers use to talk to a Kafka listener.
+
+    wire.py         one connection: frames, versions, correlation ids
+    cluster.py      the brokers: metadata, leaders, retries
+    kafka.py        one method per request
+    partitioner.py  which partition a record goes to, as Kafka's default decides
+    producer.py     records in, batches out
+    consumer.py     batches in, records out
+    frames.py       Produce and Fetch by hand, for those who count and do not decode
+    load.py         a load generator
+
+Rule: nothing here opens a socket; every connection comes through `tidelog.host.Network`.
+"""

@@ -1,0 +1,1 @@
+"""What the cluster knows of itself: metadata records, the image they add up to, and decisions."""

@@ -1,0 +1,180 @@
+"""What the controller answers to those who want the metadata changed.
+
+Rule 1: a decision looks at an image and returns records; it changes nothing and waits for nothing.
+Rule 2: what cannot be done is refused with the error that Kafka's clients know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidelog.config import TopicConfig, topic_config
+from tidelog.controller.image import ClusterImage, TopicImage
+from tidelog.controller.records import (
+    PartitionsAdded,
+    ProducerIdsGranted,
+    TopicCreated,
+    TopicDeleted,
+)
+from tidelog.errors import (
+    ConfigError,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.model import INTERNAL_TOPICS, NodeId, topic_name_problem
+
+PARTITIONS_MAX: Final = 100_000
+PRODUCER_IDS_BLOCK: Final = 1000
+REPLICATION_DEFAULT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that somebody wants; -1 asks for the cluster's default."""
+
+    name: str
+    partitions: int = -1
+    replication: int = -1
+    assignment: Mapping[int, Sequence[NodeId]] | None = None
+    config: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What the cluster gives a topic that does not say."""
+
+    partitions: int
+    replication: int
+    topic: TopicConfig
+
+
+def create_topic(
+    image: ClusterImage, wanted: NewTopic, topic_id: UUID, defaults: Defaults
+) -> TopicCreated:
+    """The record that creates the topic, or the reason why not."""
+    if problem := topic_name_problem(wanted.name):
+        raise InvalidTopic(problem)
+    if wanted.name in image.topics or wanted.name in INTERNAL_TOPICS:
+        raise TopicAlreadyExists(wanted.name)
+    # Kafka's metrics turn dots into underscores, so such a pair of names cannot be told apart.
+    twin = wanted.name.replace(".", "_")
+    if any(name.replace(".", "_") == twin for name in image.topics):
+        raise InvalidTopic(f"{wanted.name!r} differs from another topic only in '.' and '_'")
+    config = {name: value for name, value in wanted.config.items() if value is not None}
+    try:
+        topic_config(config, defaults.topic)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
+    nodes = sorted(image.nodes)
+    if wanted.assignment:
+        replicas = _assigned(wanted, nodes)
+    else:
+        partitions = defaults.partitions if wanted.partitions == -1 else wanted.partitions
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitions(
+                f"a topic has from 1 to {PARTITIONS_MAX} partitions, not {partitions}"
+            )
+        replication = _replication(wanted.replication, defaults, nodes)
+        replicas = _spread(nodes, partitions, replication, first=len(image.topics))
+    return TopicCreated(name=wanted.name, id=str(topic_id), replicas=replicas, config=config)
+
+
+def add_partitions(
+    image: ClusterImage, name: str, count: int, assignment: Sequence[Sequence[NodeId]] | None
+) -> PartitionsAdded:
+    """The record that grows the topic to `count` partitions."""
+    topic = find_topic(image, name)
+    more = count - len(topic.partitions)
+    if more <= 0:
+        raise InvalidPartitions(
+            f"{name!r} has {len(topic.partitions)} partitions already; "
+            "their number can only be raised"
+        )
+    if count > PARTITIONS_MAX:
+        raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {count}")
+    nodes = sorted(image.nodes)
+    if assignment is not None:
+        if len(assignment) != more:
+            raise InvalidReplicaAssignment(
+                f"{more} partitions are added, replicas are given for {len(assignment)}"
+            )
+        for replicas in assignment:
+            _check_replicas(replicas, nodes)
+        return PartitionsAdded(topic=name, replicas=[list(r) for r in assignment])
+    replication = len(topic.partitions[0].replicas)
+    first = len(image.topics) + len(topic.partitions)
+    return PartitionsAdded(topic=name, replicas=_spread(nodes, more, replication, first=first))
+
+
+def delete_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicDeleted:
+    """The record that deletes a topic, given by name or by id."""
+    if name is not None:
+        return TopicDeleted(name=find_topic(image, name).name)
+    topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
+    if topic is None:
+        raise UnknownTopicId(topic_id)
+    return TopicDeleted(name=topic.name)
+
+
+def grant_producer_ids(image: ClusterImage, node: NodeId) -> ProducerIdsGranted:
+    """A block of producer ids that nobody had before."""
+    return ProducerIdsGranted(node=node, end=image.producer_ids_end + PRODUCER_IDS_BLOCK)
+
+
+def find_topic(image: ClusterImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(name)
+    return topic
+
+
+def _replication(wanted: int, defaults: Defaults, nodes: Sequence[NodeId]) -> int:
+    if wanted == -1:
+        wanted = defaults.replication
+    if wanted == -1:
+        wanted = min(REPLICATION_DEFAULT, len(nodes))
+    if not 1 <= wanted <= len(nodes):
+        raise InvalidReplicationFactor(
+            f"{wanted} replicas cannot be placed on {len(nodes)} nodes; ask for 1 to {len(nodes)}"
+        )
+    return wanted
+
+
+def _spread(
+    nodes: Sequence[NodeId], partitions: int, replication: int, *, first: int
+) -> list[list[NodeId]]:
+    """Round robin: each partition's replicas follow each other, each one's leader the last's."""
+    count = len(nodes)
+    return [
+        [nodes[(first + partition + replica) % count] for replica in range(replication)]
+        for partition in range(partitions)
+    ]
+
+
+def _assigned(wanted: NewTopic, nodes: Sequence[NodeId]) -> list[list[NodeId]]:
+    assert wanted.assignment is not None
+    if wanted.partitions != -1 or wanted.replication != -1:
+        raise InvalidReplicaAssignment(
+            "replicas given by hand go with -1 partitions and replication -1"
+        )
+    if sorted(wanted.assignment) != list(range(len(wanted.assignment))):
+        raise InvalidReplicaAssignment("replicas must be given for the partitions 0, 1, 2, ...")
+    for replicas in wanted.assignment.values():
+        _check_replicas(replicas, nodes)
+    if len({len(replicas) for replicas in wanted.assignment.values()}) != 1:
+        raise InvalidReplicaAssignment("every partition needs the same number of replicas")
+    return [list(wanted.assignment[number]) for number in range(len(wanted.assignment))]
+
+
+def _check_replicas(replicas: Sequence[NodeId], nodes: Sequence[NodeId]) -> None:
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise InvalidReplicaAssignment(f"replicas {list(replicas)} are none or repeat a node")
+    if unknown := [node for node in replicas if node not in nodes]:
+        raise InvalidReplicaAssignment(f"there are no nodes {unknown}; there are {list(nodes)}")

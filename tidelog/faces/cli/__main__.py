@@ -1,0 +1,7 @@
+"""`python -m tidelog.faces.cli` is `tidelog`."""
+
+import sys
+
+from tidelog.faces.cli import main
+
+sys.exit(main())

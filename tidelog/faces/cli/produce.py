@@ -1,0 +1,345 @@
+"""`tidelog produce`: lines in, records out."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    Format,
+    UserError,
+    key_values,
+    note,
+    number,
+    print_json,
+    progress_bar,
+    run,
+)
+
+if TYPE_CHECKING:
+    from tidelog.client.producer import Producer
+    from tidelog.records import Record
+
+CHUNK_BYTES: Final = 256 * 1024
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Input without line ends must not fill the memory."""
+
+
+class Acks(StrEnum):
+    ALL = "all"
+    ONE = "1"
+    NONE = "0"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the options ask for."""
+
+    topic: str
+    partition: int | None
+    acks: int
+    codec: str
+    rate: float | None
+    key: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    parse: "Callable[[bytes, int], tuple[Record, int | None]]"
+    """A line at a time to a record, and its partition if the line names one."""
+    values: tuple[bytes, ...] | None
+    """Records given on the command line; None to read lines."""
+    tombstone: bool
+    file: Path | None
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the records go.")],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="K", help="The key of every record.")
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option("--value", metavar="V", help="A record's value instead of lines; repeatable."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="F", help="Read lines from a file.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", metavar="SEP", help="Split each line into key and value."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="K=V", help="A header of every record; repeatable."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", metavar="N", min=0, help="Instead of choosing by key."),
+    ] = None,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Who must have a record: all replicas, the leader, none.")
+    ] = Acks.ALL,
+    compression: Annotated[
+        Compression, typer.Option("--compression", help="How batches are compressed.")
+    ] = Compression.NONE,
+    form: Annotated[
+        Format, typer.Option("--format", help="What a line is; keys are read the same way.")
+    ] = Format.TEXT,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", help="One record with --key and no value: a deletion.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="N", min=0.001, help="At most N records per second."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Write records: one per line of standard input, until its end.
+
+    Lines are bytes; nothing is decoded or trimmed but the line end. A topic
+    that is not there is created, if the cluster allows it. Delivery is at
+    least once: after a lost connection a batch may be stored twice. With
+    --format json a line is an object with key, value, headers, partition and
+    timestamp, as `consume --format json` prints it.
+
+    \b
+    Examples:
+      echo hello | tidelog produce greetings
+      tidelog produce users --key 42 --value Ada --header source=cli
+      tidelog produce users --key 42 --tombstone
+      tidelog produce events --file events.txt --key-separator :
+      tidelog consume old --no-follow --json | tidelog produce new --format json
+    """
+    if sum((value is not None, file is not None, tombstone)) > 1:
+        raise UserError("--value, --file and --tombstone exclude each other; keep one")
+    if tombstone and key is None:
+        raise UserError("--tombstone needs --key: it deletes what was stored under that key")
+    if key_separator == "":
+        raise UserError("--key-separator cannot be empty; for example --key-separator :")
+
+    from tidelog.faces.cli.lines import decode_text, line_parser
+
+    key_form = Format.TEXT if form is Format.JSON else form
+    key_bytes = None if key is None else decode_text(os.fsencode(key), key_form)
+    named = key_values(header or [], "--header")
+    headers = tuple((name, os.fsencode(text)) for name, text in named.items())
+    plan = Plan(
+        topic=topic,
+        partition=partition,
+        acks=-1 if acks is Acks.ALL else int(acks),
+        codec=compression.name,
+        rate=rate,
+        key=key_bytes,
+        headers=headers,
+        parse=line_parser(
+            form,
+            key=key_bytes,
+            separator=None if key_separator is None else os.fsencode(key_separator),
+            headers=headers,
+        ),
+        values=None if value is None else tuple(os.fsencode(text) for text in value),
+        tombstone=tombstone,
+        file=file,
+    )
+    summary = run(_produce(bootstrap, plan))
+    if as_json:
+        print_json(summary)
+    else:
+        seconds = summary["seconds"]
+        note(
+            f"{_records(summary['records'])}, {summary['bytes'] / 1e6:,.1f} MB in "
+            f"{seconds:.2f} s ({number(summary['records'] / seconds)} records/s, "
+            f"{summary['bytes'] / 1e6 / seconds:,.1f} MB/s)"
+        )
+
+
+async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:
+    from tidelog.client.kafka import KafkaClient
+    from tidelog.client.producer import Producer
+    from tidelog.errors import TidelogError
+    from tidelog.records import Codec
+
+    async with KafkaClient(bootstrap) as client:
+        topic = await client.topic(plan.topic, create=True)
+        _require_partition(plan.topic, plan.partition, len(topic.partitions))
+        producer = Producer(
+            client,
+            plan.topic,
+            partitions=len(topic.partitions),
+            acks=plan.acks,
+            codec=Codec[plan.codec],
+        )
+        started = time.perf_counter()
+        try:
+            try:
+                await _feed(producer, plan, len(topic.partitions))
+            except UserError:
+                await producer.flush()  # what came before a bad line is good
+                raise
+            await producer.flush()
+            if plan.acks == 0:
+                await client.settle()
+        except TidelogError as error:
+            stored = sum(sent.records for sent in producer.sent.values())
+            raise UserError(f"{error}; {_records(stored)} stored before that") from None
+        finally:
+            producer.cancel()
+        return {
+            "topic": plan.topic,
+            "records": sum(sent.records for sent in producer.sent.values()),
+            "bytes": sum(sent.bytes for sent in producer.sent.values()),
+            "seconds": max(time.perf_counter() - started, 1e-9),
+            "partitions": [
+                {
+                    "partition": partition,
+                    "records": sent.records,
+                    "first_offset": None if plan.acks == 0 else sent.first_offset,
+                    "last_offset": None if plan.acks == 0 else sent.last_offset,
+                }
+                for partition, sent in sorted(producer.sent.items())
+            ],
+        }
+
+
+async def _feed(producer: "Producer", plan: Plan, partitions: int) -> None:
+    """Hand every record of the plan to the producer."""
+    from tidelog.records import Record
+
+    if plan.tombstone:
+        record = Record(
+            key=plan.key, headers=plan.headers, timestamp_ms=time.time_ns() // 1_000_000
+        )
+        producer.add(record, plan.partition)
+    elif plan.values is not None:
+        for at, value in enumerate(plan.values, 1):
+            _add(producer, plan, value, partitions, "--value", at)
+            await _pace(plan, at)
+            await producer.room()
+    else:
+        await _feed_lines(producer, plan, partitions)
+
+
+async def _feed_lines(producer: "Producer", plan: Plan, partitions: int) -> None:
+    descriptor, size = _open(plan.file)
+    is_typed = os.isatty(descriptor)
+    if is_typed and sys.stderr.isatty():
+        note("type one record per line; Ctrl-D ends")
+    started = time.perf_counter()
+    count = 0
+    with progress_bar(visible=not is_typed) as progress:
+        task = progress.add_task(f"to {plan.topic}", total=size)
+        async for line in _lines(descriptor, lambda got: progress.advance(task, got)):
+            count += 1
+            _add(producer, plan, line, partitions, "line", count)
+            if plan.rate is not None:
+                await _pace(plan, count, started)
+            if not producer.has_room:
+                await producer.room()
+    if plan.file is not None:
+        os.close(descriptor)
+
+
+def _add(
+    producer: "Producer", plan: Plan, line: bytes, partitions: int, what: str, count: int
+) -> None:
+    """Hand one record over; an error says which line was bad."""
+    try:
+        record, partition = plan.parse(line, time.time_ns() // 1_000_000)
+        if partition is not None:
+            _require_partition(plan.topic, partition, partitions)
+    except UserError as error:
+        raise UserError(f"{what} {number(count)}: {error}") from None
+    producer.add(record, plan.partition if partition is None else partition)
+
+
+def _records(count: int) -> str:
+    return f"{number(count)} record{'s' * (count != 1)}"
+
+
+def _require_partition(topic: str, partition: int | None, partitions: int) -> None:
+    if partition is not None and not 0 <= partition < partitions:
+        raise UserError(f"{topic!r} has no partition {partition}; it has 0 to {partitions - 1}")
+
+
+async def _pace(plan: Plan, count: int, started: float | None = None) -> None:
+    """Wait until `count` records are due at the rate that was asked for."""
+    import asyncio
+
+    if plan.rate is None:
+        return
+    if started is None:
+        await asyncio.sleep(1 / plan.rate)
+    elif (ahead := count / plan.rate - (time.perf_counter() - started)) > 0:
+        await asyncio.sleep(ahead)
+
+
+def _open(file: Path | None) -> tuple[int, int | None]:
+    """A descriptor to read from, and how many bytes will come if that is known."""
+    descriptor = 0 if file is None or str(file) == "-" else os.open(file, os.O_RDONLY)
+    return descriptor, os.fstat(descriptor).st_size or None
+
+
+async def _lines(descriptor: int, on_bytes: Callable[[int], None]) -> AsyncIterator[bytes]:
+    """Every line without its end, as soon as it is there."""
+    rest = b""
+    while chunk := await _read(descriptor):
+        on_bytes(len(chunk))
+        *whole, last = chunk.split(b"\n")
+        for line in whole:
+            yield rest + line if rest else line
+            rest = b""
+        rest += last
+        if len(rest) > LINE_BYTES_MAX:
+            raise UserError(f"a line is longer than {number(LINE_BYTES_MAX)} bytes; is it text?")
+    if rest:
+        yield rest
+
+
+async def _read(descriptor: int) -> bytes:
+    """The next bytes, b"" at the end.
+
+    Read in a thread of its own that nobody waits for, so that Ctrl-C works at a silent terminal.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    chunk: asyncio.Future[bytes] = loop.create_future()
+
+    def deliver(data: bytes, error: OSError | None) -> None:
+        if chunk.done():
+            return
+        if error is not None:
+            chunk.set_exception(error)
+        else:
+            chunk.set_result(data)
+
+    def read() -> None:
+        data, failure = b"", None
+        try:
+            data = os.read(descriptor, CHUNK_BYTES)
+        except OSError as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(deliver, data, failure)
+        except RuntimeError:
+            pass  # the loop is gone: the command was interrupted
+
+    threading.Thread(target=read, daemon=True).start()
+    return await chunk

@@ -1,0 +1,107 @@
+"""A whole node: the broker and its faces, from start to a clean stop."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests import Requests
+from tidelog.config import NodeConfig
+from tidelog.errors import TidelogError
+from tidelog.faces.kafka import KafkaListener
+from tidelog.host import Host, allow_many_files, system_host
+from tidelog.model import Endpoint
+
+_log = logging.getLogger(__name__)
+
+EXIT_REFUSED = 1
+EXIT_DISK_FAILED = 74
+"""As EX_IOERR of sysexits: the supervisor may start the node again; it will recover."""
+
+
+class Node:
+    """One broker with its listeners."""
+
+    def __init__(self, host: Host, config: NodeConfig) -> None:
+        self.config = config
+        self.failure: asyncio.Future[BaseException | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.broker = Broker(host, config, self._on_fatal)
+        self._host = host
+        self._listener: KafkaListener | None = None
+
+    @property
+    def kafka(self) -> Endpoint:
+        """Where Kafka clients connect."""
+        return self.broker.endpoint
+
+    async def start(self) -> None:
+        await self.broker.start()
+        listener = KafkaListener(self._host, self.config, Requests(self.broker))
+        self.broker.endpoint = await listener.start(self.config.kafka_endpoint)
+        self._listener = listener
+
+    async def stop(self) -> None:
+        """Answer what was begun, let the clients go, and leave a clean directory."""
+        if self._listener is not None:
+            self._listener.close()
+        if self.failure.done():
+            await self.broker.abandon()
+        else:
+            await self.broker.finish_writes()
+        if self._listener is not None:
+            await self._listener.stop()
+        if not self.failure.done():
+            await self.broker.stop()
+
+    def _on_fatal(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+
+def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
+    """Run a node until SIGINT or SIGTERM; the exit code of its process."""
+    import uvloop
+
+    allow_many_files()
+    # The disk's threads need the interpreter only between two system calls; let them have it soon.
+    sys.setswitchinterval(0.001)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(config, announce))
+
+
+async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    node = Node(system_host(), config)
+    try:
+        await node.start()
+    except TidelogError as error:
+        _log.error("%s", error)
+        return EXIT_REFUSED
+    except OSError as error:
+        _log.error("cannot start: %s", error)
+        return EXIT_REFUSED
+    gc.collect()
+    gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
+    announce(f"ready kafka={node.kafka} node={config.node_id} data={config.data}")
+    await asyncio.wait([stopped, node.failure], return_when=asyncio.FIRST_COMPLETED)
+    if node.failure.done():
+        _log.critical("the disk failed (%s); stopping at once", node.failure.result())
+        logging.shutdown()
+        os._exit(EXIT_DISK_FAILED)  # a thread may hang in the failing disk for ever
+    _log.info("stopping")
+    await node.stop()
+    return 0

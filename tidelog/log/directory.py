@@ -1,0 +1,226 @@
+"""A node's data directory: whose it is, how it was left, and which logs it holds.
+
+Rule 1: one process at a time (`.lock`), one node and one cluster for ever (`meta.properties`).
+Rule 2: the clean-stop marker is removed, durably, before anything else is touched, and written
+        last; so a marker means that nothing happened since.
+Rule 3: a partition's directory is served only if its topic id is the one the cluster knows.
+
+Names and formats are Kafka's, so that its tools read the directory.
+"""
+
+# meta.properties    := "version=1\n", "cluster.id=", id, "\nnode.id=", n, "\ndirectory.id=", id
+# partition.metadata := "version: 0\ntopic_id: ", id, "\n"
+# *-checkpoint       := "0\n", count, "\n", (topic, " ", partition, " ", offset, "\n")*
+# id                 := 16 bytes in URL-safe base64 without padding
+
+import base64
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidelog.errors import TidelogError
+from tidelog.host import Disk, Host, Path, read_file, replace_file
+from tidelog.model import Offset, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+META: Final = "meta.properties"
+LOCK: Final = ".lock"
+CLEAN_MARKER: Final = ".kafka_cleanshutdown"
+DURABLE_MARKS: Final = "recovery-point-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+WATERMARKS: Final = "replication-offset-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+DELETED_SUFFIX: Final = "-delete"
+STRAY_SUFFIX: Final = "-stray"
+
+_SYNC_EACH_MAX: Final = 4
+
+
+class DirectoryRefused(TidelogError):
+    """The data directory cannot be used by this node; the message says why and what to do."""
+
+
+def encode_id(value: UUID) -> str:
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_id(text: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose directory this is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+
+
+class DataDirectory:
+    """The files of a node that belong to no single partition, and the partitions' directories."""
+
+    def __init__(self, host: Host, root: Path) -> None:
+        self._disk: Disk = host.disk
+        self._host = host
+        self.root = root
+        self.was_clean = False
+        self.durable_marks: dict[TopicPartition, Offset] = {}
+        self.log_starts: dict[TopicPartition, Offset] = {}
+        self.watermarks: dict[TopicPartition, Offset] = {}
+
+    def open(self, node_id: int) -> Identity:
+        """Lock the directory, make it if it is new, and read how it was left."""
+        self._disk.make_directory(self.root)
+        try:
+            self._lock = self._disk.lock(self.root / LOCK)
+        except BlockingIOError:
+            raise DirectoryRefused(
+                f"{self.root} is in use by another node; stop that one or choose another --data"
+            ) from None
+        identity = self._identify(node_id)
+        marker = self.root / CLEAN_MARKER
+        self.was_clean = self._disk.exists(marker)
+        self.durable_marks = self._read_checkpoint(DURABLE_MARKS)
+        self.log_starts = self._read_checkpoint(LOG_STARTS)
+        self.watermarks = self._read_checkpoint(WATERMARKS)
+        if self.was_clean:
+            self._disk.remove(marker)
+            self._disk.sync_directory(self.root)
+        self._remove_leftovers()
+        return identity
+
+    def close(self, *, clean: bool) -> None:
+        """Leave the directory; with `clean`, everything in it is whole and synced."""
+        if clean:
+            replace_file(self._disk, self.root / CLEAN_MARKER, b'{"version":0}')
+        self._lock.close()
+
+    def _identify(self, node_id: int) -> Identity:
+        path = self.root / META
+        try:
+            text = read_file(self._disk, path).decode()
+        except FileNotFoundError:
+            identity = Identity(
+                cluster_id=encode_id(self._host.new_id()), node_id=node_id,
+                directory_id=self._host.new_id(),
+            )  # fmt: skip
+            content = (
+                f"version=1\ncluster.id={identity.cluster_id}\nnode.id={node_id}\n"
+                f"directory.id={encode_id(identity.directory_id)}\n"
+            )
+            replace_file(self._disk, path, content.encode())
+            return identity
+        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        try:
+            identity = Identity(
+                cluster_id=values["cluster.id"], node_id=int(values["node.id"]),
+                directory_id=decode_id(values["directory.id"]),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            raise DirectoryRefused(
+                f"{path} is damaged ({error}); restore it from a backup of this directory"
+            ) from None
+        if identity.node_id != node_id:
+            raise DirectoryRefused(
+                f"{self.root} belongs to node {identity.node_id}, this is node {node_id}; "
+                f"start with --node-id {identity.node_id}, or choose another --data"
+            )
+        return identity
+
+    def _remove_leftovers(self) -> None:
+        for name in self._disk.list(self.root):
+            if name.endswith(DELETED_SUFFIX):
+                self._disk.remove_tree(self.root / name)
+            elif name.endswith(".tmp"):
+                self._disk.remove(self.root / name)
+
+    # Checkpoints.
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+        try:
+            version, _, *lines = read_file(self._disk, self.root / name).decode().splitlines()
+            if version != "0":
+                raise ValueError(f"version {version}")
+            entries = (line.rsplit(" ", 2) for line in lines)
+            return {TopicPartition(t, int(p)): int(offset) for t, p, offset in entries}
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            # It only narrows what is scanned and what counts as damage.
+            _log.warning("%s is unusable and ignored (%s)", self.root / name, error)
+            return {}
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()]
+        content = "\n".join(["0", str(len(lines)), *lines, ""])
+        replace_file(self._disk, self.root / name, content.encode())
+
+    # Partitions.
+
+    def path(self, partition: TopicPartition) -> Path:
+        return self.root / str(partition)
+
+    def make_partitions(self, partitions: Iterable[TopicPartition], topic_id: UUID) -> None:
+        """Make the directories of new partitions, durably; those that are there stay."""
+        content = f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
+        made = []
+        for partition in partitions:
+            path = self.path(partition)
+            if self._disk.exists(path / PARTITION_METADATA):
+                continue
+            self._disk.make_directory(path)
+            file = self._disk.open(path / PARTITION_METADATA, create=True)
+            file.truncate(0)
+            file.write(0, [content])
+            made.append((path, file))
+        if len(made) > _SYNC_EACH_MAX:
+            self._disk.sync_everything(self.root)
+        elif made:
+            for path, file in made:
+                file.datasync()
+                self._disk.sync_directory(path)
+            self._disk.sync_directory(self.root)
+
+    def topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        """The topic id that the partition's directory was made for; None if it does not say."""
+        try:
+            text = read_file(self._disk, self.path(partition) / PARTITION_METADATA).decode()
+            values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+            return decode_id(values["topic_id"])
+        except (FileNotFoundError, KeyError, ValueError):
+            return None
+
+    def claim(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Make the partition's directory, unless it is there; set a stranger's aside."""
+        path = self.path(partition)
+        found = self.topic_id_of(partition)
+        if found is not None and found != topic_id:
+            aside = self.root / f"{partition}.{found.hex}{STRAY_SUFFIX}"
+            _log.error("%s belongs to another topic; set aside as %s", path, aside.name)
+            self._disk.rename(path, aside)
+            self._disk.sync_directory(self.root)
+        self.make_partitions([partition], topic_id)
+
+    def set_aside_for_deletion(self, partition: TopicPartition) -> Path | None:
+        """Take a partition out of sight at once; the caller removes the returned directory."""
+        path = self.path(partition)
+        if not self._disk.exists(path):
+            return None
+        aside = self.root / f"{partition}.{self._host.new_id().hex}{DELETED_SUFFIX}"
+        self._disk.rename(path, aside)
+        return aside
+
+    def strangers(self, known: Iterable[TopicPartition]) -> list[str]:
+        """Partition directories that the cluster does not know: kept, reported, not served."""
+        names = {str(partition) for partition in known}
+        return [
+            name
+            for name in self._disk.list(self.root)
+            if name not in names
+            and name.rpartition("-")[2].isdigit()
+            and self._disk.is_directory(self.root / name)
+        ]

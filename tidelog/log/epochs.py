@@ -1,0 +1,108 @@
+"""Which leader wrote which part of the log.
+
+Rule 1: epochs and their start offsets both rise; an entry is made when an epoch's first batch
+        arrives, so every entry names an epoch that has records.
+Rule 2: followers reconcile by this history alone, never by a watermark (KIP-101, KIP-279).
+"""
+
+# leader-epoch-checkpoint := "0\n", count, "\n", (epoch, " ", start offset, "\n")*     (ASCII)
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from tidelog.errors import TidelogError
+from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, Offset
+
+FILE_NAME: Final = "leader-epoch-checkpoint"
+
+
+class EpochsDamaged(TidelogError):
+    """The checkpoint file does not make sense; the history is rebuilt from the log."""
+
+
+class EpochHistory:
+    """The epochs in a log, each with the offset of its first record."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[Epoch, Offset]] = ()) -> None:
+        self._entries = list(entries)
+
+    def __iter__(self) -> Iterator[tuple[Epoch, Offset]]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def latest(self) -> Epoch:
+        return self._entries[-1][0] if self._entries else NO_EPOCH
+
+    def assign(self, epoch: Epoch, start: Offset) -> bool:
+        """Note that `epoch` begins at `start`; False if the history knows it already."""
+        if epoch <= self.latest:
+            return False
+        self._entries.append((epoch, start))
+        return True
+
+    def end_of(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
+        """The greatest epoch not above `epoch`, and the offset where it ends.
+
+        (NO_EPOCH, NO_OFFSET) when the history begins after `epoch` or `epoch` is not known yet.
+        """
+        if epoch == NO_EPOCH or epoch > self.latest:
+            return NO_EPOCH, NO_OFFSET
+        found, end = NO_EPOCH, log_end
+        for known, start in reversed(self._entries):
+            if known <= epoch:
+                found = known
+                break
+            end = start
+        return (found, end) if found != NO_EPOCH else (NO_EPOCH, NO_OFFSET)
+
+    def epoch_at(self, offset: Offset) -> Epoch:
+        """The epoch of the record at `offset`."""
+        for epoch, start in reversed(self._entries):
+            if start <= offset:
+                return epoch
+        return NO_EPOCH
+
+    def cut_end(self, end: Offset) -> bool:
+        """Forget epochs that begin at or after `end`; True if any did."""
+        before = len(self._entries)
+        while self._entries and self._entries[-1][1] >= end:
+            self._entries.pop()
+        return len(self._entries) != before
+
+    def cut_start(self, start: Offset) -> bool:
+        """Forget epochs that ended at or before `start`; the one that holds it now begins there."""
+        keep = 0
+        while keep + 1 < len(self._entries) and self._entries[keep + 1][1] <= start:
+            keep += 1
+        changed = keep > 0
+        del self._entries[:keep]
+        if self._entries and self._entries[0][1] < start:
+            self._entries[0] = (self._entries[0][0], start)
+            changed = True
+        return changed
+
+    def encode(self) -> bytes:
+        lines = ["0", str(len(self._entries)), *(f"{e} {o}" for e, o in self._entries), ""]
+        return "\n".join(lines).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EpochHistory":
+        try:
+            version, count, *lines = data.decode("ascii").split("\n")
+            entries = [
+                (int(epoch), int(offset))
+                for epoch, offset in (line.split(" ") for line in lines if line)
+            ]
+            whole = version == "0" and len(entries) == int(count)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise EpochsDamaged(f"not a leader epoch checkpoint: {error}") from error
+        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(entries))
+        if not whole or not rising:
+            raise EpochsDamaged("the leader epoch checkpoint is cut off or does not rise")
+        return cls(entries)

@@ -1,0 +1,258 @@
+"""One partition's log on one disk: memory first, files in rounds.
+
+Rule 1: `append`, `roll` and `read` touch memory only. What the files must learn is queued as steps
+        (see `steps`), which a disk's thread performs; `wrote` and `synced` report back.
+Rule 2: start <= synced_end <= written_end <= end. What lies in [written_end, end) is readable from
+        the tail alone and is lost if the process dies; nobody was told that it is safe.
+Rule 3: a log that is damaged or full is still readable; `refusal` says why it takes no writes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.config import TopicConfig
+from tidelog.errors import OffsetOutOfRange, StorageError
+from tidelog.host import Bytes, Disk, File, Path
+from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
+from tidelog.log.epochs import EpochHistory
+from tidelog.log.producers import ProducerStates
+from tidelog.log.segment import SNAPSHOT_SUFFIX, Segment, file_stem, find_batch, read_batches
+from tidelog.log.steps import Create, DiskFull, Replace, Seal, Step, Write, Written, perform
+from tidelog.log.tail import Tail, TailBudget
+from tidelog.model import Epoch, Offset
+from tidelog.records import PREFIX_BYTES, BatchHeader
+
+
+@dataclass(slots=True, kw_only=True)
+class LogState:
+    """A log as it was found on disk; what `recovery.open_log` hands to `Log`."""
+
+    segments: list[Segment]
+    epochs: EpochHistory
+    producers: ProducerStates
+    start: Offset
+    end: Offset
+    created: bool = True
+    """Whether the active segment's file exists."""
+    discarded_bytes: int = 0
+    """Bytes of a torn tail that were cut off."""
+    damaged_at: Offset | None = None
+    """The first offset that was durable once and cannot be read any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """Steps of one log for a disk's thread."""
+
+    log: "Log"
+    steps: list[Step]
+    segment: Segment
+    written_end: Offset
+
+    def perform(self, disk: Disk) -> Written | DiskFull:
+        return perform(disk, self.steps, self.written_end)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRead:
+    """A read that memory cannot answer: `perform` it in a disk's thread."""
+
+    segment: Segment
+    file_end: int
+    offset: Offset
+    bytes_max: int
+    limit: Offset | None
+    at_least_one: bool
+
+    def perform(self, disk: Disk) -> bytes:
+        """Whole batches from the one that holds `offset`; b"" if the next segment begins there."""
+        file = self.segment.open(disk)
+        end = min(self.file_end, file.size())
+        position = self.segment.position_before(disk, self.offset)
+        found = find_batch(file, position, end, self.offset)
+        if found is None and position:  # the index misled us
+            found = find_batch(file, 0, end, self.offset)
+        if found is None:
+            return b""
+        position, header = found
+        if self.limit is not None and header.base_offset >= self.limit:
+            return b""
+        return read_batches(
+            file, position, end,
+            bytes_max=self.bytes_max, first_bytes=header.size if self.at_least_one else 0,
+            limit=self.limit,
+        )  # fmt: skip
+
+
+class Log:
+    """An ordered sequence of batches, appended at its end and deleted at its start.
+
+    Invariant: start <= synced_end <= written_end <= end.
+    Owned by the event loop; only steps and cold reads leave it.
+    """
+
+    __slots__ = (
+        "_budget", "_segment_written", "_steps", "config", "directory", "end", "epochs",
+        "producers", "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes",
+        "written_end",
+    )  # fmt: skip
+
+    def __init__(
+        self, directory: Path, config: TopicConfig, budget: TailBudget, state: LogState
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.segments = state.segments
+        self.epochs = state.epochs
+        self.producers = state.producers
+        self.start = state.start
+        self.end = self.written_end = self.synced_end = state.end
+        self.tail = Tail(state.end)
+        self.unsynced_bytes = 0
+        self.refusal: str | None = None
+        if state.damaged_at is not None:
+            self.refusal = (
+                f"{directory.name} is damaged at offset {state.damaged_at}, below what was synced; "
+                "nothing was deleted. `tidelog log verify` shows the damage"
+            )
+        self._budget = budget
+        self._segment_written = state.segments[-1]
+        self._steps: list[Step] = [] if state.created else [Create(state.segments[-1])]
+
+    def __repr__(self) -> str:
+        return f"<Log {self.directory.name} {self.start}..{self.synced_end}..{self.end}>"
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # Appending.
+
+    def append(self, batch: Bytes, header: BatchHeader, base_offset: Offset, epoch: Epoch) -> None:
+        """Take one batch, stamped with `base_offset` and `epoch`, at the end of the log."""
+        assert base_offset >= self.end, "offsets only rise"
+        if self.refusal is not None:
+            raise StorageError(self.refusal)
+        size = PREFIX_BYTES + header.length
+        segment = self.segments[-1]
+        if segment.size and self._must_roll(segment, header, size, base_offset):
+            segment = self.roll()
+        if self.epochs.assign(epoch, base_offset):
+            # Before the bytes, so that a follower never finds an epoch without its start.
+            self._steps.append(Replace(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
+        position = segment.size
+        segment.note(header, base_offset, self.config.index_interval_bytes)
+        next_offset = base_offset + header.last_offset_delta + 1
+        last = self._steps[-1] if self._steps else None
+        if type(last) is Write and last.segment is segment:
+            last.buffers.append(batch)
+            last.end = next_offset
+        else:
+            self._steps.append(Write(segment, position, [batch], next_offset))
+        self.tail.append(self.end, next_offset, position, batch)
+        self._budget.charge(self.tail, size)
+        if header.producer_id >= 0:
+            self.producers.note(header, base_offset)
+        self.end = next_offset
+        self.unsynced_bytes += size
+
+    def _must_roll(
+        self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset
+    ) -> bool:
+        config = self.config
+        return (
+            segment.size + size > config.segment_bytes
+            or header.max_timestamp - segment.first_timestamp_ms > config.segment_ms
+            or not segment.can_index(base_offset + header.last_offset_delta)
+        )
+
+    def roll(self) -> Segment:
+        """Seal the active segment and begin a new one at the end of the log."""
+        sealed = self.segments[-1]
+        offsets, times = sealed.seal()
+        snapshot_path = self.directory / (file_stem(self.end) + SNAPSHOT_SUFFIX)
+        self._steps.append(Seal(sealed, offsets, times, snapshot_path, self.producers.encode()))
+        segment = Segment(self.directory, self.end)
+        self.segments.append(segment)
+        self._steps.append(Create(segment))
+        return segment
+
+    # Rounds.
+
+    def take_writes(self) -> WriteJob | None:
+        """All steps so far, for a thread; None if there are none."""
+        if not self._steps:
+            return None
+        steps, self._steps = self._steps, []
+        return WriteJob(self, steps, self.segments[-1], self.written_end)
+
+    def drop_writes(self) -> None:
+        """Forget steps not taken yet: the disk is full, and the log will be opened again."""
+        self._steps = []
+
+    def wrote(self, job: WriteJob, end: Offset) -> None:
+        """The thread has performed a job; everything below `end` is in the files."""
+        self.written_end = end
+        self._segment_written = job.segment
+        self.tail.written(end)
+
+    def begin_sync(self) -> tuple[File | None, Offset]:
+        """The one file that may hold unsynced bytes, and the end that a sync of it now reaches."""
+        self.unsynced_bytes = 0
+        return self._segment_written.file, self.written_end
+
+    def synced(self, end: Offset) -> None:
+        """Everything below `end` is durable."""
+        if end > self.synced_end:
+            self.synced_end = end
+
+    # Reading.
+
+    def read(
+        self, offset: Offset, bytes_max: int, limit: Offset, *, at_least_one: bool = True
+    ) -> tuple[Sequence[Bytes], int] | ColdRead:
+        """Whole batches from the one that holds `offset`, below `limit`, up to `bytes_max`.
+
+        With `at_least_one`, the first of them however large it is. Buffers and their size if
+        memory holds them, else what a thread must do to get them.
+        """
+        if not self.start <= offset <= self.end:
+            raise OffsetOutOfRange(offset=offset, start=self.start, end=self.end)
+        if offset >= limit:
+            return (), 0
+        tail = self.tail
+        if offset >= tail.start:
+            return tail.slice(offset, bytes_max, limit, at_least_one)
+        at = bisect_right(self.segments, offset, key=lambda s: s.base) - 1
+        segment = self.segments[at]
+        file_end = segment.size
+        if tail.start < self.end and at + 1 == self._segment_of_tail():
+            file_end = min(file_end, tail.start_position)
+        # Below the tail's start the limit can only matter when the watermark is that far behind.
+        return ColdRead(
+            segment, file_end, offset, bytes_max,
+            limit if limit < tail.start else None, at_least_one,
+        )  # fmt: skip
+
+    def _segment_of_tail(self) -> int:
+        return bisect_right(self.segments, self.tail.start, key=lambda s: s.base)
+
+    # Deleting.
+
+    def advance_start(self, start: Offset) -> list[Segment]:
+        """Forget everything below `start`; the segments whose files can go."""
+        assert start <= self.end
+        if start <= self.start:
+            return []
+        self.start = start
+        keep = max(bisect_right(self.segments, start, key=lambda s: s.base) - 1, 0)
+        gone = self.segments[:keep]
+        del self.segments[:keep]
+        if self.epochs.cut_start(start):
+            self._steps.append(Replace(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
+        return gone

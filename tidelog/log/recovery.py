@@ -1,0 +1,245 @@
+"""From files to a log: what a start finds, trusts, cuts and refuses to cut.
+
+Rule 1: after a clean stop nothing is scanned: sizes, the active segment's indexes and the last
+        few batches say all.
+Rule 2: after a crash the active segment is scanned from its start, batch by batch. Every other
+        segment was synced before this one was made.
+Rule 3: bytes past the durable mark that do not check out are a torn tail and are cut. Bytes below
+        it that do not check out are damage: nothing is cut, and the log takes no writes.
+Rule 4: before an end is reported, everything past the durable mark is written again and synced. A
+        sync that failed before the crash may have left pages that look clean and are not.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from tidelog.host import Disk, File, Path, read_file
+from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
+from tidelog.log.epochs import EpochHistory, EpochsDamaged
+from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from tidelog.log.log import LogState
+from tidelog.log.producers import ProducerStates, SnapshotDamaged
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_stem,
+    find_batch,
+)
+from tidelog.model import Offset
+from tidelog.records import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    batch_size_at,
+    crc_matches,
+    read_header,
+)
+
+_log = logging.getLogger(__name__)
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+def open_log(
+    disk: Disk,
+    directory: Path,
+    *,
+    clean: bool,
+    durable_mark: Offset,
+    start: Offset,
+    index_interval_bytes: int,
+) -> LogState:
+    """Bring the log in `directory` back.
+
+    `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
+    where the log began according to the checkpoint.
+    """
+    names = disk.list(directory)
+    for name in names:
+        if name.endswith(".tmp"):
+            disk.remove(directory / name)
+    bases = sorted(int(n[:-4]) for n in names if n.endswith(LOG_SUFFIX) and n[:-4].isdigit())
+    snapshots = sorted(
+        int(n.removesuffix(SNAPSHOT_SUFFIX)) for n in names if n.endswith(SNAPSHOT_SUFFIX)
+    )
+    if not bases:
+        return LogState(
+            segments=[Segment(directory, start)], epochs=EpochHistory(),
+            producers=ProducerStates(), start=start, end=start, created=False,
+        )  # fmt: skip
+    sealed = [_open_sealed(disk, directory, base) for base in bases[:-1]]
+    active = Segment(directory, bases[-1])
+    file = active.open(disk)
+    end = _load_active(disk, active, file) if clean else None
+    state = LogState(
+        segments=[*sealed, active], epochs=EpochHistory(), producers=ProducerStates(),
+        start=max(start, bases[0]), end=end if end is not None else active.base,
+    )  # fmt: skip
+    if end is None:
+        _scan_active(state, active, file, durable_mark, index_interval_bytes)
+    state.start = min(state.start, state.end)
+    _load_epochs(disk, directory, state, complete=end is not None)
+    _load_producers(disk, directory, state, snapshots)
+    return state
+
+
+def _open_sealed(disk: Disk, directory: Path, base: Offset) -> Segment:
+    segment = Segment(directory, base)
+    segment.size = disk.open(segment.path()).size()
+    segment.offsets = segment.times = None
+    return segment
+
+
+def _load_active(disk: Disk, active: Segment, file: File) -> Offset | None:
+    """The end of a log that was stopped cleanly, or None if its files contradict that."""
+    size = file.size()
+    try:
+        active.offsets = OffsetIndex.decode(
+            read_file(disk, active.path(INDEX_SUFFIX)), size_max=size
+        )
+        active.times = TimeIndex.decode(read_file(disk, active.path(TIME_INDEX_SUFFIX)))
+    except (FileNotFoundError, IndexDamaged):
+        active.offsets, active.times = OffsetIndex(), TimeIndex()
+        return None
+    if last := active.times.last():
+        active.max_timestamp_ms, relative = last
+        active.max_timestamp_offset = active.base + relative
+    end, position = active.base, active.offsets.last_position()
+    for header, at in walk(file, position, size):
+        end = header.next_offset
+        position = at + header.size
+    if position != size:
+        active.offsets, active.times = OffsetIndex(), TimeIndex()
+        return None
+    first = find_batch(file, 0, size, active.base)
+    if first is not None:
+        active.first_timestamp_ms = first[1].max_timestamp
+    active.size = size
+    return end
+
+
+def _scan_active(
+    state: LogState, active: Segment, file: File, durable_mark: Offset, interval_bytes: int
+) -> None:
+    """Check every batch; cut a torn tail, or note damage; make what is left durable."""
+    size = file.size()
+    rewrite_from = 0
+    for header, _ in walk(file, 0, size, base=active.base, check=True):
+        if header.next_offset <= durable_mark:
+            rewrite_from = active.size + header.size
+        active.note(header, header.base_offset, interval_bytes)
+        state.epochs.assign(header.leader_epoch, header.base_offset)
+        state.end = header.next_offset
+    if active.size < size:
+        if state.end < durable_mark:
+            state.damaged_at = state.end
+            _log.error(
+                "%s: batch at offset %d, byte %d is damaged, though everything below offset %d "
+                "was synced. Nothing is cut; the partition takes no writes",
+                active.directory.name, state.end, active.size, durable_mark,
+            )  # fmt: skip
+            return
+        state.discarded_bytes = size - active.size
+        _log.warning(
+            "%s: cut %d bytes of a torn tail after offset %d",
+            active.directory.name, state.discarded_bytes, state.end,
+        )  # fmt: skip
+        file.truncate(active.size)
+    elif state.end < durable_mark:
+        state.damaged_at = state.end
+        _log.error(
+            "%s ends at offset %d, though everything below %d was synced. The partition takes no "
+            "writes", active.directory.name, state.end, durable_mark,
+        )  # fmt: skip
+        return
+    for position in range(rewrite_from, active.size, _CHUNK_BYTES):
+        chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))
+        file.write(position, [chunk])
+    file.datasync()
+
+
+def walk(
+    file: File, position: int, end: int, *, base: Offset = 0, check: bool = False
+) -> Iterator[tuple[BatchHeader, int]]:
+    """Every batch from `position` on with where it lies, until the bytes stop making sense.
+
+    With `check`, also its checksum.
+    """
+    expected = base
+    chunk, chunk_at = b"", position
+    while position < end:
+        at = position - chunk_at
+        size = batch_size_at(chunk, at, len(chunk))
+        if len(chunk) - at < HEADER_BYTES or at + size > len(chunk):
+            # Read on from here, at least a whole batch once its size is known.
+            wanted = min(max(size, _CHUNK_BYTES), end - position)
+            chunk, chunk_at, at = file.read(position, wanted), position, 0
+            size = batch_size_at(chunk, 0, len(chunk))
+            if size > len(chunk) and size <= end - position:
+                chunk = file.read(position, size)
+        if not size or at + size > len(chunk) or len(chunk) - at < HEADER_BYTES:
+            return
+        header = read_header(chunk, at)
+        if header.magic != MAGIC or header.base_offset < expected or header.last_offset_delta < 0:
+            return
+        if check and not crc_matches(memoryview(chunk)[at : at + size], header):
+            return
+        yield header, position
+        expected = header.next_offset
+        position += size
+
+
+def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool) -> None:
+    """The epoch history: the file's, and what the scan saw beyond it."""
+    scanned = state.epochs
+    try:
+        known = EpochHistory.decode(read_file(disk, directory / EPOCHS_FILE_NAME))
+    except (FileNotFoundError, EpochsDamaged) as error:
+        known = EpochHistory()
+        if state.end > state.segments[0].base:
+            _log.warning("%s: rebuilding the epoch history (%s)", directory.name, error)
+            segments = state.segments if complete else state.segments[:-1]
+            for segment in segments:
+                for header, _ in walk(segment.open(disk), 0, segment.size):
+                    known.assign(header.leader_epoch, header.base_offset)
+    for epoch, offset in scanned:
+        known.assign(epoch, offset)
+    known.cut_end(state.end)
+    known.cut_start(state.start)
+    state.epochs = known
+
+
+def _load_producers(disk: Disk, directory: Path, state: LogState, snapshots: list[Offset]) -> None:
+    """The latest snapshot that lies in the log, and a fold of the batches after it."""
+    folded_to = state.segments[0].base
+    for offset in reversed(snapshots):
+        path = directory / (file_stem(offset) + SNAPSHOT_SUFFIX)
+        if offset > state.end and state.damaged_at is None:
+            disk.remove(path)  # of a tail that was cut
+            continue
+        try:
+            state.producers = ProducerStates.decode(read_file(disk, path))
+        except SnapshotDamaged as error:
+            _log.warning("%s: %s is unusable (%s)", directory.name, path.name, error)
+            continue
+        folded_to = offset
+        break
+    for segment in state.segments:
+        segment_end = segment.base if segment.size == 0 else None
+        if segment_end is not None or _ends_before(state, segment, folded_to):
+            continue
+        file = segment.open(disk)
+        position = segment.position_before(disk, folded_to)
+        for header, _ in walk(file, position, segment.size):
+            if header.base_offset >= folded_to and header.is_idempotent and not header.is_control:
+                state.producers.note(header, header.base_offset)
+
+
+def _ends_before(state: LogState, segment: Segment, offset: Offset) -> bool:
+    at = state.segments.index(segment)
+    following = state.segments[at + 1].base if at + 1 < len(state.segments) else state.end
+    return following <= offset

@@ -1,0 +1,50 @@
+"""Which segments are old enough to go.
+
+Rule 1: a segment goes only as a whole, only from the start, and never past the watermark.
+Rule 2: 'any' needs one limit passed; 'hybrid' needs the segment past both the age and the count.
+"""
+
+from tidelog.config import TopicConfig
+from tidelog.host import Disk
+from tidelog.log.log import Log
+from tidelog.log.segment import Segment
+from tidelog.model import NO_TIMESTAMP, Offset
+
+
+def load_ages(disk: Disk, segments: list[Segment]) -> None:
+    """Read the greatest times of sealed segments that are not known yet. Blocks on the disk."""
+    for segment in segments:
+        if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
+            segment.load_max_timestamp(disk)
+
+
+def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> Offset:
+    """Where the log should begin now; the caller deletes what lies before.
+
+    It is the base of a segment, or the log's end when even the active segment is too old.
+    """
+    segments = log.segments
+    size = log.size
+    start = log.start
+    for at, segment in enumerate(segments):
+        following = segments[at + 1].base if at + 1 < len(segments) else log.end
+        if following > watermark or following <= segment.base:
+            break
+        too_old = (
+            config.retention_ms >= 0
+            and segment.max_timestamp_ms != NO_TIMESTAMP
+            and now_ms - segment.max_timestamp_ms > config.retention_ms
+        )
+        # A whole segment is above the count or the size when what follows it still reaches it.
+        too_many = config.retention_records >= 0 and log.end - following >= config.retention_records
+        too_big = config.retention_bytes >= 0 and size - segment.size >= config.retention_bytes
+        if config.retention_mode == "hybrid":
+            goes = (too_old and too_many) or too_big
+        else:
+            goes = too_old or too_many or too_big
+        is_active = at + 1 == len(segments)
+        if not goes or (is_active and not too_old):
+            break
+        start = following
+        size -= segment.size
+    return max(start, log.start)

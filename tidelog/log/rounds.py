@@ -1,0 +1,185 @@
+"""Group commit: how appended bytes reach the disk without the event loop waiting for it.
+
+Rule 1: two lanes, each with at most one thread at work. The write lane empties every log's steps;
+        the sync lane makes what was written durable. The next round of a lane starts when the
+        last one ends, with all that came meanwhile: the busier the node, the larger its rounds.
+Rule 2: a few dirty files are synced each, many by one sync of the whole file system.
+Rule 3: a failed sync, or a failed write that is not a full disk, is fatal. Nothing is retried.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from tidelog.host import File, Host, Path
+from tidelog.log.log import Log, WriteJob
+from tidelog.log.steps import DiskFull, Written
+from tidelog.model import Offset
+
+SYNC_EACH_MAX: Final = 8
+"""Above this many dirty files one `syncfs` is cheaper than a sync of each."""
+
+UNSYNCED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Logs that need no sync get one after this much, so that sealing a segment never stalls."""
+
+
+T = TypeVar("T")
+
+
+class Member(Protocol):
+    """Who owns a log and wants to hear of its rounds. The log may be replaced between rounds."""
+
+    log: Log
+
+    def on_written(self, end: Offset) -> None: ...
+
+    def on_synced(self, end: Offset) -> None: ...
+
+    def on_disk_full(self, full: DiskFull) -> None: ...
+
+
+class Rounds:
+    """The two lanes of one node."""
+
+    def __init__(self, host: Host, root: Path, on_fatal: Callable[[BaseException], None]) -> None:
+        self._host = host
+        self._root = root
+        self._on_fatal = on_fatal
+        self._to_write: dict[Member, None] = {}
+        self._to_sync: dict[Member, None] = {}
+        self._writing = False
+        self._syncing = False
+        self._failed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._write_waits: list[tuple[int, asyncio.Future[None]]] = []
+        self.write_rounds = 0
+        self.sync_rounds = 0
+
+    def mark(self, member: Member) -> None:
+        """The member's log has steps to perform."""
+        self._to_write[member] = None
+        if not self._writing:
+            self._writing = True
+            self._idle.clear()
+            # At the end of this turn of the loop, so that requests read together go together.
+            asyncio.get_running_loop().call_soon(self._start_writing)
+
+    def forget(self, member: Member) -> None:
+        """The member's log is gone; a round under way may still report, but starts no other."""
+        self._to_write.pop(member, None)
+        self._to_sync.pop(member, None)
+
+    async def drained(self) -> None:
+        """Wait until nothing is left to write or to sync; only once nobody appends any more."""
+        await self._idle.wait()
+
+    async def written(self) -> None:
+        """Wait until everything marked so far is written."""
+        if self._writing:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # The round under way, and the one after it if something waits for that.
+            self._write_waits.append((self.write_rounds + bool(self._to_write), future))
+            await future
+
+    def _start_writing(self) -> None:
+        members, self._to_write = self._to_write, {}
+        work = [
+            (member, job) for member in members if (job := member.log.take_writes()) is not None
+        ]
+        if not work or self._failed:
+            self._writing = False
+            self._release_writers(self.write_rounds + 1)
+            self._rest()
+            return
+        disk = self._host.disk
+        jobs = [job for _, job in work]
+
+        def perform() -> list[Written | DiskFull]:
+            return [job.perform(disk) for job in jobs]
+
+        self.write_rounds += 1
+        self._host.offload.run(perform).add_done_callback(
+            lambda future: self._guard(future, partial(self._end_writing, work))
+        )
+
+    def _end_writing(
+        self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
+    ) -> None:
+        for (member, job), outcome in zip(work, outcomes, strict=True):
+            log = job.log
+            if member.log is not log:
+                continue  # replaced meanwhile
+            log.wrote(job, outcome.end)
+            if type(outcome) is DiskFull:
+                member.on_disk_full(outcome)
+                continue
+            if log.config.durability == "fsync" or log.unsynced_bytes > UNSYNCED_BYTES_MAX:
+                self._to_sync[member] = None
+            member.on_written(outcome.end)
+        if self._to_sync and not self._syncing:
+            self._start_syncing()
+        self._release_writers(self.write_rounds)
+        self._writing = False
+        if self._to_write:
+            self._writing = True
+            self._start_writing()
+        self._rest()
+
+    def _release_writers(self, ended: int) -> None:
+        while self._write_waits and self._write_waits[0][0] <= ended:
+            _, future = self._write_waits.pop(0)
+            if not future.done():
+                future.set_result(None)
+
+    def _start_syncing(self) -> None:
+        members, self._to_sync = self._to_sync, {}
+        work: list[tuple[Member, Log, Offset]] = []
+        files: list[File] = []
+        for member in members:
+            file, end = member.log.begin_sync()
+            work.append((member, member.log, end))
+            if file is not None:
+                files.append(file)
+        disk, root = self._host.disk, self._root
+
+        def perform() -> None:
+            if len(files) > SYNC_EACH_MAX:
+                disk.sync_everything(root)
+            else:
+                for file in files:
+                    file.datasync()
+
+        self._syncing = True
+        self.sync_rounds += 1
+        self._host.offload.run(perform).add_done_callback(
+            lambda future: self._guard(future, partial(self._end_syncing, work))
+        )
+
+    def _end_syncing(self, work: list[tuple[Member, Log, Offset]], _: None) -> None:
+        self._syncing = False
+        if self._to_sync:
+            self._start_syncing()
+        for member, log, end in work:
+            log.synced(end)
+            if member.log is log:
+                member.on_synced(end)
+        self._rest()
+
+    def _guard(self, future: "asyncio.Future[T]", end: Callable[[T], None]) -> None:
+        """End a round. Whatever goes wrong in it, the node must not go on as if it had not."""
+        if future.cancelled():
+            return
+        try:
+            end(future.result())
+        except Exception as error:
+            self._failed = True
+            self._writing = self._syncing = False
+            self._idle.set()
+            self._release_writers(self.write_rounds + 1)
+            self._on_fatal(error)
+
+    def _rest(self) -> None:
+        if not (self._writing or self._syncing or self._to_write or self._to_sync):
+            self._idle.set()

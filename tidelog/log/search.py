@@ -1,0 +1,88 @@
+"""Offsets by time. Blocks on the disk: call it from the disk's threads.
+
+Rule: only this search and the tools unpack records; the time of a single record is nowhere else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidelog.host import Disk
+from tidelog.log.log import Log
+from tidelog.log.recovery import walk
+from tidelog.log.segment import Segment
+from tidelog.model import NO_TIMESTAMP, Epoch, Offset
+from tidelog.records import BatchHeader, decode_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record's place and time."""
+
+    offset: Offset
+    timestamp_ms: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSearch:
+    """A search over the segments as they were when it was made, from `start` up to `limit`."""
+
+    segments: list[Segment]
+    start: Offset
+    limit: Offset
+
+    @classmethod
+    def over(cls, log: Log, limit: Offset) -> "TimeSearch":
+        return cls(list(log.segments), log.start, limit)
+
+    def first_since(self, disk: Disk, timestamp_ms: int) -> Found | None:
+        """The first record with `timestamp_ms` or later."""
+        for segment in self.segments:
+            if self._newest(disk, segment) < timestamp_ms:
+                continue
+            from_offset = segment.offset_before(disk, timestamp_ms)
+            for header, position in self._batches(disk, segment, from_offset):
+                if header.max_timestamp >= timestamp_ms and (
+                    found := self._in_batch(disk, segment, header, position, timestamp_ms)
+                ):
+                    return found
+        return None
+
+    def newest(self, disk: Disk) -> Found | None:
+        """The first of the records with the greatest time."""
+        best: tuple[int, Segment, BatchHeader, int] | None = None
+        for segment in self.segments:
+            if best is not None and self._newest(disk, segment) <= best[0]:
+                continue
+            for header, position in self._batches(disk, segment, segment.base):
+                if not header.is_control and (best is None or header.max_timestamp > best[0]):
+                    best = header.max_timestamp, segment, header, position
+        if best is None:
+            return None
+        timestamp_ms, segment, header, position = best
+        return self._in_batch(disk, segment, header, position, timestamp_ms)
+
+    def _newest(self, disk: Disk, segment: Segment) -> int:
+        if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
+            segment.load_max_timestamp(disk)
+        # Without an index the times are not known: look inside.
+        return segment.max_timestamp_ms if segment.max_timestamp_ms != NO_TIMESTAMP else 2**63 - 1
+
+    def _batches(
+        self, disk: Disk, segment: Segment, offset: Offset
+    ) -> Iterator[tuple[BatchHeader, int]]:
+        file = segment.open(disk)
+        position = segment.position_before(disk, offset)
+        for header, at in walk(file, position, file.size()):
+            if header.base_offset >= self.limit:
+                return
+            if header.last_offset >= self.start and not header.is_control:
+                yield header, at
+
+    def _in_batch(
+        self, disk: Disk, segment: Segment, header: BatchHeader, position: int, timestamp_ms: int
+    ) -> Found | None:
+        for record in decode_batch(segment.open(disk).read(position, header.size)):
+            if record.timestamp_ms >= timestamp_ms and self.start <= record.offset < self.limit:
+                return Found(record.offset, record.timestamp_ms, header.leader_epoch)
+        return None

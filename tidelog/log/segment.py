@@ -1,0 +1,209 @@
+"""One file of a log, with its indexes.
+
+Rule 1: only the last segment of a log grows. When the next one is made, everything before it is
+        whole and synced, indexes included; so after a crash only the last one can be torn.
+Rule 2: the indexes of a sealed segment stay in their files and are searched there; memory is
+        spent only on the active one.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from tidelog.host import Disk, File, Path
+from tidelog.log.index import OFFSET_ENTRY, RELATIVE_MAX, TIME_ENTRY, OffsetIndex, TimeIndex
+from tidelog.model import NO_TIMESTAMP, Offset
+from tidelog.records import (
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    BatchHeader,
+    batch_size_at,
+    read_header,
+)
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+_WALK_BYTES: Final = 64 * 1024
+
+
+def file_stem(offset: Offset) -> str:
+    """Kafka's file name for an offset: twenty digits, so that names sort as numbers."""
+    return f"{offset:020d}"
+
+
+class Segment:
+    """The batches from `base` up to the next segment's base.
+
+    `size` counts the bytes appended, some of which may still wait to be written. The indexes are
+    None once the segment is sealed.
+    """
+
+    __slots__ = (
+        "_bytes_since_index", "base", "directory", "file", "first_timestamp_ms",
+        "max_timestamp_ms", "max_timestamp_offset", "offsets", "size", "times",
+    )  # fmt: skip
+
+    def __init__(self, directory: Path, base: Offset, *, size: int = 0) -> None:
+        self.directory = directory
+        self.base = base
+        self.size = size
+        self.file: File | None = None
+        self.offsets: OffsetIndex | None = OffsetIndex()
+        self.times: TimeIndex | None = TimeIndex()
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = base
+        self._bytes_since_index = 0
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.base} of {self.directory.name}, {self.size} bytes>"
+
+    def path(self, suffix: str = LOG_SUFFIX) -> Path:
+        return self.directory / (file_stem(self.base) + suffix)
+
+    def open(self, disk: Disk) -> File:
+        """The segment's file, opened once."""
+        if self.file is None:
+            self.file = disk.open(self.path())
+        return self.file
+
+    def can_index(self, last_offset: Offset) -> bool:
+        return last_offset - self.base <= RELATIVE_MAX
+
+    def note(self, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
+        """Index a batch that now lies at the end of the file, and count its bytes."""
+        assert self.offsets is not None, "a sealed segment never grows"
+        assert self.times is not None
+        last_offset = base_offset + header.last_offset_delta
+        timestamp_ms = header.max_timestamp
+        if self.first_timestamp_ms == NO_TIMESTAMP:
+            self.first_timestamp_ms = timestamp_ms
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index > interval_bytes:
+            self.offsets.add(last_offset - self.base, self.size)
+            self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base)
+            self._bytes_since_index = 0
+        size = PREFIX_BYTES + header.length
+        self.size += size
+        self._bytes_since_index += size
+
+    def index_contents(self) -> tuple[bytes, bytes]:
+        """The index files as they should be now.
+
+        The last time entry is the segment's greatest time, so that retention reads nothing else.
+        """
+        assert self.offsets is not None
+        assert self.times is not None
+        if self.max_timestamp_ms != NO_TIMESTAMP:
+            self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base)
+        return self.offsets.encode(), self.times.encode()
+
+    def seal(self) -> tuple[bytes, bytes]:
+        """Stop growing; the contents of the index files, which no longer take memory."""
+        contents = self.index_contents()
+        self.offsets = self.times = None
+        return contents
+
+    # Searching. These block on the disk for sealed segments: call them from its threads.
+
+    def position_before(self, disk: Disk, offset: Offset) -> int:
+        """A batch's position at or before the one that holds `offset`."""
+        relative = min(max(offset - self.base, 0), RELATIVE_MAX)
+        if self.offsets is not None:
+            return self.offsets.position_before(relative)
+        with_index = _IndexFile.open(disk, self.path(INDEX_SUFFIX), OFFSET_ENTRY.size)
+        if with_index is None:
+            return 0  # the file is lost: walk the segment
+        at = bisect_right(with_index, relative, key=lambda e: OFFSET_ENTRY.unpack(e)[0]) - 1
+        position: int = OFFSET_ENTRY.unpack(with_index[at])[1] if at >= 0 else 0
+        return position if position < self.size else 0
+
+    def offset_before(self, disk: Disk, timestamp_ms: int) -> Offset:
+        """An offset at or before the first record with `timestamp_ms` or later."""
+        if self.times is not None:
+            return self.base + self.times.offset_before(timestamp_ms)
+        with_index = _IndexFile.open(disk, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY.size)
+        if with_index is None:
+            return self.base
+        at = bisect_left(with_index, timestamp_ms, key=lambda e: TIME_ENTRY.unpack(e)[0]) - 1
+        return self.base + (int(TIME_ENTRY.unpack(with_index[at])[1]) if at >= 0 else 0)
+
+    def load_max_timestamp(self, disk: Disk) -> None:
+        """Read the greatest time of a sealed segment from the end of its time index."""
+        with_index = _IndexFile.open(disk, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY.size)
+        if with_index is not None and len(with_index):
+            timestamp_ms, relative = TIME_ENTRY.unpack(with_index[len(with_index) - 1])
+            self.max_timestamp_ms = timestamp_ms
+            self.max_timestamp_offset = self.base + relative
+
+
+class _IndexFile:
+    """An index file as a sequence of entries, each read when it is asked for."""
+
+    def __init__(self, file: File, entry_bytes: int) -> None:
+        self._file = file
+        self._entry_bytes = entry_bytes
+        self._count = file.size() // entry_bytes
+
+    @classmethod
+    def open(cls, disk: Disk, path: Path, entry_bytes: int) -> "_IndexFile | None":
+        try:
+            return cls(disk.open(path), entry_bytes)
+        except FileNotFoundError:
+            return None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> bytes:
+        if not 0 <= at < self._count:
+            raise IndexError(at)
+        return self._file.read(at * self._entry_bytes, self._entry_bytes)
+
+
+def find_batch(
+    file: File, position: int, end: int, offset: Offset
+) -> tuple[int, BatchHeader] | None:
+    """Walk from the batch at `position` to the first one that ends after `offset`.
+
+    Returns its position and header, or None when the bytes up to `end` hold none (or nonsense).
+    """
+    while position < end:
+        chunk = file.read(position, min(_WALK_BYTES, end - position))
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            size = batch_size_at(chunk, at, len(chunk))
+            if not size:
+                return None
+            header = read_header(chunk, at)
+            if header.last_offset >= offset:
+                return position + at, header
+            at += size
+        if at == 0:
+            return None
+        position += at
+    return None
+
+
+def read_batches(
+    file: File, position: int, end: int, *, bytes_max: int, first_bytes: int, limit: Offset | None
+) -> bytes:
+    """Whole batches from `position`: up to `bytes_max`, but at least the first, of `first_bytes`.
+
+    With a `limit`, only batches below it.
+    """
+    size = min(max(bytes_max, first_bytes), end - position)
+    chunk = file.read_cached(position, size)
+    if chunk is None:
+        chunk = file.read(position, size)
+    at = 0
+    while batch := batch_size_at(chunk, at, len(chunk)):
+        if at + batch > len(chunk):
+            break
+        if limit is not None and int.from_bytes(chunk[at : at + 8], "big") >= limit:
+            break
+        at += batch
+    return chunk if at == len(chunk) else chunk[:at]

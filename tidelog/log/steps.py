@@ -1,0 +1,116 @@
+"""What a log asks of the disk, as values; and the one place where they are carried out.
+
+Rule 1: the event loop makes steps and never waits for one; a disk's thread performs them in order.
+Rule 2: a failed write is undone before anyone hears of it: all of a step or nothing.
+Rule 3: a full disk (ENOSPC, EDQUOT) is the log's to bear; any other error is the node's end.
+"""
+
+import errno
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tidelog.host import Bytes, Disk, Path, replace_file
+from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from tidelog.model import Offset
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the file of a new segment. All that came before it is synced by now."""
+
+    segment: Segment
+
+
+@dataclass(slots=True)
+class Write:
+    """Put `buffers` at `position`; afterwards the log is written up to `end`."""
+
+    segment: Segment
+    position: int
+    buffers: list[Bytes]
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Finish a segment: sync its bytes, write its indexes and the producers' state after it."""
+
+    segment: Segment
+    offsets: bytes
+    times: bytes
+    snapshot_path: Path
+    snapshot: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace a small file as a whole."""
+
+    path: Path
+    content: bytes
+
+
+Step: TypeAlias = Create | Write | Seal | Replace
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Everything below `end` is in the files."""
+
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """Everything below `end` is in the files; the rest did not fit and was undone."""
+
+    end: Offset
+    error: OSError
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk had no room, rather than failed."""
+    return error.errno in _FULL
+
+
+def perform(disk: Disk, steps: list[Step], end: Offset) -> Written | DiskFull:
+    """Carry out `steps`; `end` is what was written before them. Raises OSError if all is lost."""
+    for step in steps:
+        try:
+            match step:
+                case Write():
+                    _write(disk, step)
+                    end = step.end
+                case Create():
+                    file = disk.open(step.segment.path(), create=True)
+                    file.truncate(0)  # of a crash before this segment's first sync
+                    step.segment.file = file
+                    disk.sync_directory(step.segment.directory)
+                case Seal():
+                    _seal(disk, step)
+                case Replace():
+                    replace_file(disk, step.path, step.content)
+        except OSError as error:
+            if is_full(error):
+                return DiskFull(end, error)
+            raise
+    return Written(end)
+
+
+def _write(disk: Disk, step: Write) -> None:
+    file = step.segment.open(disk)
+    try:
+        file.write(step.position, step.buffers)
+    except OSError as error:
+        if is_full(error):
+            file.truncate(step.position)
+        raise
+
+
+def _seal(disk: Disk, step: Seal) -> None:
+    step.segment.open(disk).datasync()
+    replace_file(disk, step.snapshot_path, step.snapshot)
+    for suffix, content in ((INDEX_SUFFIX, step.offsets), (TIME_INDEX_SUFFIX, step.times)):
+        replace_file(disk, step.segment.path(suffix), content)

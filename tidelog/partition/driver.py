@@ -1,0 +1,275 @@
+"""Joins one machine to one log, and performs what the machine decides.
+
+Rule 1: no task and no queue per partition: calls come in, the rounds report back, waiters are told.
+Rule 2: nothing here unpacks a record.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from tidelog.config import TopicConfig
+from tidelog.errors import (
+    BrokerError,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    RequestTimedOut,
+    StorageError,
+    UnknownLeaderEpoch,
+)
+from tidelog.host import Bytes, Host, Path
+from tidelog.log.log import Log, LogState
+from tidelog.log.recovery import open_log
+from tidelog.log.rounds import Rounds
+from tidelog.log.steps import DiskFull
+from tidelog.log.tail import TailBudget
+from tidelog.model import NO_EPOCH, NO_TIMESTAMP, Epoch, NodeId, Offset, TopicPartition
+from tidelog.partition.leader import Leader, Settled, Waiter
+from tidelog.records import CONTROL, TRANSACTIONAL, check_batch, stamp, stamp_append_time
+
+_log = logging.getLogger(__name__)
+
+_COPY_BELOW_BYTES = 4096
+"""Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
+
+
+class Partition:
+    """One partition of a topic on this node, and the leader machine that runs it.
+
+    Watchers are called after the watermark has risen, until they take themselves off.
+    Owned by the event loop.
+    """
+
+    __slots__ = (
+        "__weakref__", "_budget", "_host", "_last_watermark", "_rounds", "_watchers", "config",
+        "disk_full", "leader", "log", "me", "name", "path", "topic_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        name: TopicPartition,
+        topic_id: UUID,
+        me: NodeId,
+        config: TopicConfig,
+        path: Path,
+        state: LogState,
+        host: Host,
+        rounds: Rounds,
+        budget: TailBudget,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.me = me
+        self.config = config
+        self.path = path
+        self.log = Log(path, config, budget, state)
+        self.leader: Leader | None = None
+        self.disk_full = False
+        self._host = host
+        self._rounds = rounds
+        self._budget = budget
+        self._last_watermark: Offset = state.start
+        self._watchers: dict[Callable[[], None], None] = {}
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.name} {self.log!r} {self.leader!r}>"
+
+    # Leading.
+
+    def lead(self, epoch: Epoch, in_sync: frozenset[NodeId], high_watermark: Offset) -> None:
+        """Open `epoch` as the leader."""
+        log = self.log
+        self.leader = Leader(
+            me=self.me, epoch=epoch, log_end=log.end, held=self._held_end(),
+            high_watermark=min(high_watermark, log.synced_end), in_sync=in_sync,
+        )  # fmt: skip
+
+    def _held_end(self) -> Offset:
+        return self.log.synced_end if self._syncs else self.log.written_end
+
+    @property
+    def _syncs(self) -> bool:
+        return self.config.durability == "fsync"
+
+    def leading(self, epoch: Epoch = NO_EPOCH) -> Leader:
+        """The leader machine, if this node leads and the caller's `epoch` is not another."""
+        leader = self.leader
+        if leader is None:
+            raise NotLeader(leader=None)
+        if epoch not in (NO_EPOCH, leader.epoch):
+            if epoch < leader.epoch:
+                raise FencedLeaderEpoch(f"epoch {epoch} has passed; it is {leader.epoch}")
+            raise UnknownLeaderEpoch(f"epoch {epoch} has not come yet; it is {leader.epoch}")
+        return leader
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.leader.high_watermark if self.leader is not None else self._last_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it no transaction is undecided. Without transactions, the watermark."""
+        return self.high_watermark
+
+    def visible_end(self) -> Offset:
+        """The watermark that clients may be told of."""
+        leader = self.leading()
+        if not leader.knows_watermark:
+            raise OffsetNotAvailable(f"the watermark of epoch {leader.epoch} is not known yet")
+        return leader.high_watermark
+
+    # Producing.
+
+    def append(
+        self, batch: bytearray | memoryview, *, acks: int, waiter: Waiter, pins_bytes: int
+    ) -> tuple[Offset, int, bool]:
+        """Append one batch as a client sent it.
+
+        Returns its base offset, its append time (or NO_TIMESTAMP), and whether `waiter` need not
+        be awaited; otherwise `waiter` is told later. `pins_bytes` is the size of the request that
+        `batch` keeps in memory.
+        """
+        leader = self.leading()
+        config, log = self.config, self.log
+        if log.refusal is not None:
+            raise StorageError(log.refusal)
+        if acks == -1 and len(leader.in_sync) < config.min_insync_replicas:
+            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=config.min_insync_replicas)
+        header = check_batch(batch)
+        size = len(batch)
+        if size > config.max_message_bytes:
+            raise MessageTooLarge(size=size, size_max=config.max_message_bytes)
+        if header.attributes & (CONTROL | TRANSACTIONAL):
+            if header.attributes & CONTROL:
+                raise InvalidRecord("control batches are written by brokers alone")
+            raise InvalidRequest("transactions are not supported yet; unset transactional.id")
+        append_time = NO_TIMESTAMP
+        if config.message_timestamp_type == "CreateTime":
+            self._check_times(header.base_timestamp, header.max_timestamp)
+        else:
+            append_time = self._host.clock.wall_ms()
+        if header.producer_id >= 0:
+            repeated = log.producers.check(header)
+            if repeated is not None:
+                done = self._wait(leader, acks, repeated.last_offset + 1, waiter)
+                return repeated.base_offset, append_time, done
+        if append_time != NO_TIMESTAMP:
+            stamp_append_time(batch, append_time)
+            header = header._replace(max_timestamp=append_time)
+        base_offset = log.end
+        stamp(batch, base_offset, leader.epoch)
+        kept: Bytes = batch
+        if size < _COPY_BELOW_BYTES or size * 2 < pins_bytes:
+            kept = bytes(batch)
+        log.append(kept, header, base_offset, leader.epoch)
+        self._rounds.mark(self)
+        return base_offset, append_time, self._wait(leader, acks, log.end, waiter)
+
+    @staticmethod
+    def _wait(leader: Leader, acks: int, end: Offset, waiter: Waiter) -> bool:
+        if acks == 0:
+            return True
+        if acks == 1:
+            return leader.wait_written(end, waiter)
+        return leader.wait_committed(end, waiter)
+
+    def _check_times(self, base_ms: int, max_ms: int) -> None:
+        config = self.config
+        now_ms = self._host.clock.wall_ms()
+        if max_ms - now_ms > config.message_timestamp_after_max_ms:
+            raise InvalidTimestamp(
+                f"a record is {max_ms - now_ms} ms ahead of the broker's clock; "
+                f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
+            )
+        if now_ms - base_ms > config.message_timestamp_before_max_ms:
+            raise InvalidTimestamp(
+                f"a record is {now_ms - base_ms} ms behind the broker's clock; "
+                f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
+            )
+
+    # Rounds report back.
+
+    def on_written(self, end: Offset) -> None:
+        if (leader := self.leader) is not None:
+            self._settle(leader.written(end))
+            if not self._syncs:
+                self._settle(leader.holds(self.me, end))
+
+    def on_synced(self, end: Offset) -> None:
+        if (leader := self.leader) is not None:
+            self._settle(leader.holds(self.me, end))
+
+    def _settle(self, settled: Settled) -> None:
+        for waiter in settled.waiters:
+            waiter.settled(None)
+        if settled.advanced and self._watchers:
+            for watcher in list(self._watchers):
+                watcher()
+
+    def expire_waits(self, now: float) -> None:
+        """Tell producers whose time is up."""
+        if self.leader is not None and self.leader.waiting:
+            for waiter in self.leader.expire(now):
+                waiter.settled(RequestTimedOut("not committed within the request's timeout"))
+
+    def resign(self, error: BrokerError) -> None:
+        """Stop serving: everyone who waits is told `error`."""
+        leader, self.leader = self.leader, None
+        if leader is not None:
+            self._last_watermark = leader.high_watermark
+            for waiter in leader.lose_after(leader.high_watermark):
+                waiter.settled(error)
+        for watcher in list(self._watchers):
+            watcher()
+
+    # A full disk.
+
+    def on_disk_full(self, full: DiskFull) -> None:
+        """Refuse writes, fail those that did not fit, and bring the log back from its files."""
+        self.disk_full = True
+        self.log.drop_writes()
+        self.log.refusal = f"the disk is full ({full.error.strerror}); free some space"
+        _log.error("%s takes no writes: %s", self.name, self.log.refusal)
+        if self.leader is not None:
+            for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
+                waiter.settled(StorageError(self.log.refusal))
+        reopen = partial(
+            open_log, self._host.disk, self.path, clean=False, start=self.log.start,
+            durable_mark=self.log.synced_end,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )  # fmt: skip
+        self._host.offload.run(reopen).add_done_callback(
+            lambda future: self._reopened(future.result())
+        )
+
+    def _reopened(self, state: LogState) -> None:
+        refusal = self.log.refusal
+        self.log.tail.clear()
+        self.log = Log(self.path, self.config, self._budget, state)
+        self.log.refusal = self.log.refusal or refusal
+        if self.leader is not None:
+            self._settle(self.leader.written(self.log.written_end))
+            self._settle(self.leader.holds(self.me, self.log.synced_end))
+
+    def retry_full_disk(self, free_bytes: int) -> None:
+        """Take writes again once there is room."""
+        if self.disk_full and free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
+            self.disk_full = False
+            self.log.refusal = None
+            _log.warning("%s takes writes again", self.name)
+
+    # Watching.
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        self._watchers.pop(watcher, None)

@@ -1,0 +1,68 @@
+"""Which APIs and versions this broker speaks: the one table that everything else follows.
+
+Rule 1: an API is listed only when it works; clients switch to what they see by themselves.
+Rule 2: minima stay at or below what kafkajs sends, which ignores them.
+
+Deviations from what is implemented are in the table itself: Produce is advertised from version 0,
+because older librdkafka gives up compression otherwise, and refused below 3.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class Api(IntEnum):
+    """Kafka's API keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    CREATE_PARTITIONS = 37
+    DESCRIBE_CLUSTER = 60
+
+    @property
+    def title(self) -> str:
+        """Kafka's own name, such as `ListOffsets`."""
+        return "".join(word.title() for word in self.name.split("_"))
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of an API that are advertised, and the least that is really taken."""
+
+    least: int
+    most: int
+    taken_from: int
+    flexible_from: int
+    """From here on strings and arrays are compact and headers carry tags."""
+
+    def takes(self, version: int) -> bool:
+        return self.taken_from <= version <= self.most
+
+
+def _speak(least: int, most: int, *, flexible_from: int, taken_from: int | None = None) -> Versions:
+    return Versions(least, most, least if taken_from is None else taken_from, flexible_from)
+
+
+APIS: Final[dict[Api, Versions]] = {
+    Api.PRODUCE: _speak(0, 13, taken_from=3, flexible_from=9),
+    Api.FETCH: _speak(4, 17, flexible_from=12),
+    Api.LIST_OFFSETS: _speak(1, 10, flexible_from=6),
+    Api.METADATA: _speak(0, 13, flexible_from=9),
+    Api.API_VERSIONS: _speak(0, 4, flexible_from=3),
+    Api.CREATE_TOPICS: _speak(2, 7, flexible_from=5),
+    Api.DELETE_TOPICS: _speak(1, 6, flexible_from=4),
+    Api.DELETE_RECORDS: _speak(0, 2, flexible_from=2),
+    Api.INIT_PRODUCER_ID: _speak(0, 5, flexible_from=2),
+    Api.OFFSET_FOR_LEADER_EPOCH: _speak(2, 4, flexible_from=4),
+    Api.CREATE_PARTITIONS: _speak(0, 3, flexible_from=2),
+    Api.DESCRIBE_CLUSTER: _speak(0, 2, flexible_from=0),
+}

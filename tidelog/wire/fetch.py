@@ -1,0 +1,93 @@
+"""The response to a Fetch, written by hand: the batches in it are sent from where they lie.
+
+Requests are read by kio: they are small, and its reader is native.
+"""
+
+# response  := throttle_ms: int32, error: int16 (7+), session_id: int32 (7+), topic*   (4-17)
+# topic     := name: string | id: uuid (13+), partition*
+# partition := index: int32, error: int16, high_watermark: int64, last_stable: int64,
+#              log_start: int64 (5+), aborted: null, preferred_replica: int32 (11+), records: bytes
+# From version 12 on lengths are uvarints, one more than the length, and every struct ends in tags.
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidelog.host import Bytes
+from tidelog.model import NO_NODE, NO_OFFSET, Offset
+from tidelog.wire.produce import put_count, put_topic, put_uvarint
+
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
+
+_HEAD: Final = struct.Struct(">ihi")
+_PARTITION: Final = struct.Struct(">ihqq")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+_JOIN_BELOW_BYTES: Final = 16 * 1024
+"""Smaller pieces are joined: copying them is cheaper than handing each to the kernel."""
+
+
+@dataclass(slots=True)
+class PartitionFetched:
+    """What one partition returns: whole batches, or an error."""
+
+    index: int
+    error: int = 0
+    high_watermark: Offset = NO_OFFSET
+    last_stable_offset: Offset = NO_OFFSET
+    log_start: Offset = NO_OFFSET
+    buffers: Sequence[Bytes] = ()
+    size: int = 0
+
+
+def encode_response(
+    version: int,
+    *,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[str | UUID, Sequence[PartitionFetched]]],
+) -> list[Bytes]:
+    """The body of the response as pieces to be sent one after the other."""
+    flexible = version >= FLEXIBLE_FROM
+    pieces: list[Bytes] = []
+    out = bytearray(_HEAD.pack(0, error, session_id) if version >= SESSIONS_FROM else 4)
+    put_count(out, len(topics), flexible)
+    for topic, partitions in topics:
+        put_topic(out, topic, flexible)
+        put_count(out, len(partitions), flexible)
+        for fetched in partitions:
+            out += _PARTITION.pack(
+                fetched.index, fetched.error, fetched.high_watermark, fetched.last_stable_offset
+            )
+            if version >= 5:
+                out += _INT64.pack(fetched.log_start)
+            if flexible:
+                out.append(0)  # aborted transactions: null
+            else:
+                out += b"\xff\xff\xff\xff"
+            if version >= 11:
+                out += _INT32.pack(NO_NODE)
+            if flexible:
+                put_uvarint(out, fetched.size + 1)
+            else:
+                out += _INT32.pack(fetched.size)
+            for buffer in fetched.buffers:
+                if len(buffer) < _JOIN_BELOW_BYTES:
+                    out += buffer
+                else:
+                    pieces.append(out)
+                    pieces.append(buffer)
+                    out = bytearray()
+            if flexible:
+                out.append(0)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    pieces.append(out)
+    return pieces
