@@ -10,6 +10,7 @@ Rule 3: what a disk was told to write is durable only after `datasync` (bytes), 
 """
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -17,11 +18,14 @@ import os
 import random
 import resource
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from pathlib import PurePosixPath
+from queue import SimpleQueue
 from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -113,10 +117,20 @@ class Disk(Protocol):
         ...
 
 
+class Lane(Enum):
+    """Which thread runs a piece of work. Work of one lane runs in the order it came."""
+
+    WRITE = "write"
+    SYNC = "sync"
+    ANY = "any"
+    """Some thread of a few, in no order: reads and housekeeping, which must never hold up a
+    write."""
+
+
 class Offload(Protocol):
     """Runs blocking work away from the event loop."""
 
-    def run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+    def run(self, work: Callable[[], T], lane: Lane = Lane.ANY) -> "asyncio.Future[T]":
         """Start `work`; the future completes on the loop."""
         ...
 
@@ -230,6 +244,7 @@ class SystemFile:
         return bytes(buffer)
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
+        assert position >= 0, "to the kernel, -1 is the position that a File does not have"
         for start in range(0, len(buffers), _IOV_MAX):
             some = buffers[start : start + _IOV_MAX]
             size = sum(map(len, some))
@@ -319,16 +334,63 @@ class SystemDisk:
 
 
 class ThreadOffload:
-    """A few threads: one for writes, one for syncs, the rest for cold reads and housekeeping."""
+    """A thread for writes, one for syncs, and a few for everything else.
 
-    def __init__(self, threads: int = 6) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+    Simpler than an executor of the standard library, and worth it: a hand-over to the disk and
+    back is on the way of every acknowledged record.
+    """
 
-    def run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+    def __init__(self, threads: int = 4) -> None:
+        self._lanes: dict[Lane, SimpleQueue[Callable[[], None] | None]] = {}
+        self._threads: list[tuple[Lane, threading.Thread]] = []
+        for lane in Lane:
+            self._lanes[lane] = SimpleQueue()
+            for number in range(threads if lane is Lane.ANY else 1):
+                thread = threading.Thread(
+                    target=_serve, args=(self._lanes[lane],), daemon=True,
+                    name=f"{lane.value}-{number}",
+                )  # fmt: skip
+                self._threads.append((lane, thread))
+                thread.start()
+
+    def run(self, work: Callable[[], T], lane: Lane = Lane.ANY) -> "asyncio.Future[T]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def perform() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                outcome = partial(_fail, future, error)
+            else:
+                outcome = partial(_succeed, future, result)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(outcome)
+
+        self._lanes[lane].put(perform)
+        return future
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        """Let the threads finish what they have, and wait for them."""
+        for lane, _ in self._threads:
+            self._lanes[lane].put(None)
+        for _, thread in self._threads:
+            thread.join()
+
+
+def _serve(lane: "SimpleQueue[Callable[[], None] | None]") -> None:
+    while (perform := lane.get()) is not None:
+        perform()
+
+
+def _succeed(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class LoopNetwork:

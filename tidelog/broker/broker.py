@@ -61,6 +61,7 @@ class Broker:
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._one_change_at_a_time = asyncio.Lock()
         self.identity: Identity
         self.metadata: MetadataLog
 
@@ -181,6 +182,12 @@ class Broker:
 
     async def open_new_partitions(self, topic: TopicImage) -> None:
         """Make and serve the partitions of `topic` that are not here yet."""
+        async with self._one_change_at_a_time:
+            known = self.image.topics_by_id.get(topic.id)
+            if known is not None:  # else it was deleted while this waited
+                await self._open_new_partitions(known)
+
+    async def _open_new_partitions(self, topic: TopicImage) -> None:
         have = self._topics.get(topic.name, [])
         new = [
             TopicPartition(topic.name, number)
@@ -204,6 +211,10 @@ class Broker:
 
     async def drop_topic(self, name: str, topic_id: UUID) -> None:
         """Stop serving a deleted topic and remove its files."""
+        async with self._one_change_at_a_time:
+            await self._drop_topic(name, topic_id)
+
+    async def _drop_topic(self, name: str, topic_id: UUID) -> None:
         self._topics_by_id.pop(topic_id, None)
         dropped = [p for p in self._topics.pop(name, []) if p is not None]
         for partition in dropped:

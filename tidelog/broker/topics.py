@@ -1,5 +1,6 @@
 """Metadata, and topics made, grown and deleted."""
 
+from collections import Counter
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -94,7 +95,10 @@ async def _create_missing(broker: Broker, name: str) -> TopicImage:
         await create_topic(broker, NewTopic(name=name, config={}))
     except TopicAlreadyExists:
         pass  # another client was quicker
-    return broker.image.topics[name]
+    topic = broker.image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(name)  # and yet another has deleted it meanwhile
+    return topic
 
 
 def _describe(topic: TopicImage) -> dict[str, Any]:
@@ -139,11 +143,11 @@ async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
 
 async def create_topics(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     answers = []
-    names = [topic.name for topic in request.topics]
+    times_named = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
         answer: dict[str, Any] = {"name": topic.name, "error_message": None}
         try:
-            if names.count(topic.name) > 1:
+            if times_named[topic.name] > 1:
                 raise InvalidRequest(f"{topic.name!r} is named twice in this request")
             wanted = NewTopic(
                 name=topic.name, partitions=topic.num_partitions,

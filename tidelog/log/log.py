@@ -49,6 +49,8 @@ class WriteJob:
     steps: list[Step]
     segment: Segment
     written_end: Offset
+    size: int
+    """How many bytes of batches it writes."""
 
     def perform(self, disk: Disk) -> Written | DiskFull:
         return perform(disk, self.steps, self.written_end)
@@ -93,9 +95,9 @@ class Log:
     """
 
     __slots__ = (
-        "_budget", "_segment_written", "_steps", "config", "directory", "end", "epochs",
-        "producers", "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes",
-        "written_end",
+        "_budget", "_segment_written", "_steps", "_unwritten_bytes", "config", "directory", "end",
+        "epochs", "producers", "refusal", "segments", "start", "synced_end", "tail",
+        "unsynced_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +112,7 @@ class Log:
         self.end = self.written_end = self.synced_end = state.end
         self.tail = Tail(state.end)
         self.unsynced_bytes = 0
+        self._unwritten_bytes = 0
         self.refusal: str | None = None
         if state.damaged_at is not None:
             self.refusal = (
@@ -160,6 +163,7 @@ class Log:
             self.producers.note(header, base_offset)
         self.end = next_offset
         self.unsynced_bytes += size
+        self._unwritten_bytes += size
 
     def _must_roll(
         self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset
@@ -189,7 +193,8 @@ class Log:
         if not self._steps:
             return None
         steps, self._steps = self._steps, []
-        return WriteJob(self, steps, self.segments[-1], self.written_end)
+        size, self._unwritten_bytes = self._unwritten_bytes, 0
+        return WriteJob(self, steps, self.segments[-1], self.written_end, size)
 
     def drop_writes(self) -> None:
         """Forget steps not taken yet: the disk is full, and the log will be opened again."""

@@ -3,22 +3,28 @@
 Rule 1: two lanes, each with at most one thread at work. The write lane empties every log's steps;
         the sync lane makes what was written durable. The next round of a lane starts when the
         last one ends, with all that came meanwhile: the busier the node, the larger its rounds.
-Rule 2: a few dirty files are synced each, many by one sync of the whole file system.
-Rule 3: a failed sync, or a failed write that is not a full disk, is fatal. Nothing is retried.
+Rule 2: a small write is synced by the same thread, if the sync lane is free and nobody waits for
+        the write alone: one hand-over less. A large one leaves the sync to the other lane, so
+        that the next write can run beside it.
+Rule 3: a few dirty files are synced each, many by one sync of the whole file system.
+Rule 4: a failed sync, or a failed write that is not a full disk, is fatal. Nothing is retried.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from tidelog.host import File, Host, Path
+from tidelog.host import File, Host, Lane, Path
 from tidelog.log.log import Log, WriteJob
 from tidelog.log.steps import DiskFull, Written
 from tidelog.model import Offset
 
-SYNC_EACH_MAX: Final = 8
+SYNC_EACH_MAX: Final = 2
 """Above this many dirty files one `syncfs` is cheaper than a sync of each."""
+
+SYNC_AT_ONCE_BYTES: Final = 64 * 1024
+"""A log's share of a round that is so small that it takes longer to hand over than to write."""
 
 UNSYNCED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Logs that need no sync get one after this much, so that sealing a segment never stalls."""
@@ -31,6 +37,16 @@ class Member(Protocol):
     """Who owns a log and wants to hear of its rounds. The log may be replaced between rounds."""
 
     log: Log
+
+    @property
+    def syncs(self) -> bool:
+        """Whether its writes count only once they are synced."""
+        ...
+
+    @property
+    def awaits_written(self) -> bool:
+        """Whether somebody waits for a write, synced or not."""
+        ...
 
     def on_written(self, end: Offset) -> None: ...
 
@@ -93,33 +109,77 @@ class Rounds:
             self._release_writers(self.write_rounds + 1)
             self._rest()
             return
-        disk = self._host.disk
         jobs = [job for _, job in work]
-
-        def perform() -> list[Written | DiskFull]:
-            return [job.perform(disk) for job in jobs]
-
         self.write_rounds += 1
-        self._host.offload.run(perform).add_done_callback(
-            lambda future: self._guard(future, partial(self._end_writing, work))
+        if not self._syncing and all(
+            job.size < SYNC_AT_ONCE_BYTES and member.syncs and not member.awaits_written
+            for member, job in work
+        ):
+            self._syncing = True
+            self.sync_rounds += 1
+            perform, end = partial(self._write_and_sync, jobs), self._end_both
+        else:
+            perform, end = partial(self._write, jobs), self._end_writing
+        self._host.offload.run(perform, Lane.WRITE).add_done_callback(
+            lambda future: self._guard(future, partial(end, work))
         )
+
+    # In a disk's thread.
+
+    def _write(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
+        disk = self._host.disk
+        return [job.perform(disk) for job in jobs]
+
+    def _write_and_sync(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
+        outcomes = self._write(jobs)
+        self._sync([job.segment.file for job in jobs])
+        return outcomes
+
+    def _sync(self, files: Sequence[File | None]) -> None:
+        dirty = [file for file in files if file is not None]
+        if len(dirty) > SYNC_EACH_MAX:
+            self._host.disk.sync_everything(self._root)
+        else:
+            for file in dirty:
+                file.datasync()
+
+    # Back on the loop.
 
     def _end_writing(
         self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
     ) -> None:
         for (member, job), outcome in zip(work, outcomes, strict=True):
-            log = job.log
-            if member.log is not log:
-                continue  # replaced meanwhile
-            log.wrote(job, outcome.end)
-            if type(outcome) is DiskFull:
-                member.on_disk_full(outcome)
-                continue
-            if log.config.durability == "fsync" or log.unsynced_bytes > UNSYNCED_BYTES_MAX:
-                self._to_sync[member] = None
-            member.on_written(outcome.end)
+            if self._note_written(member, job, outcome):
+                log = job.log
+                if member.syncs or log.unsynced_bytes > UNSYNCED_BYTES_MAX:
+                    self._to_sync[member] = None
+                member.on_written(outcome.end)
         if self._to_sync and not self._syncing:
             self._start_syncing()
+        self._next_write()
+
+    def _end_both(
+        self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
+    ) -> None:
+        self._syncing = False
+        for (member, job), outcome in zip(work, outcomes, strict=True):
+            if self._note_written(member, job, outcome):
+                job.log.synced(outcome.end)
+                member.on_written(outcome.end)
+                member.on_synced(outcome.end)
+        self._next_write()
+
+    def _note_written(self, member: Member, job: WriteJob, outcome: Written | DiskFull) -> bool:
+        """Tell the log; whether its owner is still to be told."""
+        if member.log is not job.log:
+            return False  # replaced meanwhile
+        job.log.wrote(job, outcome.end)
+        if isinstance(outcome, DiskFull):
+            member.on_disk_full(outcome)
+            return False
+        return True
+
+    def _next_write(self) -> None:
         self._release_writers(self.write_rounds)
         self._writing = False
         if self._to_write:
@@ -136,24 +196,14 @@ class Rounds:
     def _start_syncing(self) -> None:
         members, self._to_sync = self._to_sync, {}
         work: list[tuple[Member, Log, Offset]] = []
-        files: list[File] = []
+        files: list[File | None] = []
         for member in members:
             file, end = member.log.begin_sync()
             work.append((member, member.log, end))
-            if file is not None:
-                files.append(file)
-        disk, root = self._host.disk, self._root
-
-        def perform() -> None:
-            if len(files) > SYNC_EACH_MAX:
-                disk.sync_everything(root)
-            else:
-                for file in files:
-                    file.datasync()
-
+            files.append(file)
         self._syncing = True
         self.sync_rounds += 1
-        self._host.offload.run(perform).add_done_callback(
+        self._host.offload.run(partial(self._sync, files), Lane.SYNC).add_done_callback(
             lambda future: self._guard(future, partial(self._end_syncing, work))
         )
 

@@ -93,11 +93,17 @@ class Partition:
         )  # fmt: skip
 
     def _held_end(self) -> Offset:
-        return self.log.synced_end if self._syncs else self.log.written_end
+        return self.log.synced_end if self.syncs else self.log.written_end
 
     @property
-    def _syncs(self) -> bool:
+    def syncs(self) -> bool:
+        """Whether a write counts only once it is synced."""
         return self.config.durability == "fsync"
+
+    @property
+    def awaits_written(self) -> bool:
+        """Whether a producer with acks=1 waits."""
+        return self.leader is not None and self.leader.awaits_written
 
     def leading(self, epoch: Epoch = NO_EPOCH) -> Leader:
         """The leader machine, if this node leads and the caller's `epoch` is not another."""
@@ -200,7 +206,7 @@ class Partition:
     def on_written(self, end: Offset) -> None:
         if (leader := self.leader) is not None:
             self._settle(leader.written(end))
-            if not self._syncs:
+            if not self.syncs:
                 self._settle(leader.holds(self.me, end))
 
     def on_synced(self, end: Offset) -> None:

@@ -95,6 +95,10 @@ class Leader:
         return self.high_watermark >= self.epoch_start
 
     @property
+    def awaits_written(self) -> bool:
+        return bool(self._written)
+
+    @property
     def waiting(self) -> int:
         return len(self._written) + len(self._committed)
 

@@ -26,6 +26,9 @@ from tidelog.wire.lengths import check_lengths
 
 NO_ID: Final = UUID(int=0)
 
+ERROR_MESSAGE_MAX: Final = 1000
+"""Characters of an explanation: it may quote a name as long as the format allows, and more."""
+
 _ZEROS: Final[dict[str, Any]] = {
     "string": "", "bytes": b"", "records": None, "bool": False, "uuid": None,
     "error_code": ErrorCode.none,
@@ -110,6 +113,8 @@ class _Field:
             return datetime.timedelta(milliseconds=value)
         if self.kafka_type == "uuid":
             return None if value == NO_ID else value  # kio says None for the id of all zeros
+        if self.name == "error_message":
+            return value[:ERROR_MESSAGE_MAX]
         return value
 
 

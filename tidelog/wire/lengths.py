@@ -142,7 +142,8 @@ def _field(field: "dataclasses.Field[Any]", hint: Any, flexible: bool) -> tuple[
     else:
         size, walk = _primitive(str(field.metadata["kafka_type"]), flexible)
     if _is_array(hint):
-        return (1 if flexible else 4), _array(size, walk, flexible)
+        nullable = type(None) in typing.get_args(hint)
+        return (1 if flexible else 4), _array(size, walk, flexible, nullable)
     return size, walk
 
 
@@ -154,7 +155,7 @@ def _primitive(kafka_type: str, flexible: bool) -> tuple[int, Walk | None]:
     return (2, _string) if kafka_type == "string" else (4, _bytes)
 
 
-def _array(item_bytes: int, item: Walk | None, flexible: bool) -> Walk:
+def _array(item_bytes: int, item: Walk | None, flexible: bool, nullable: bool) -> Walk:
     def walk(data: memoryview, at: int, items: ItemCount) -> int:
         if flexible:
             count, at = read_uvarint(data, at)
@@ -163,6 +164,8 @@ def _array(item_bytes: int, item: Walk | None, flexible: bool) -> Walk:
             count = _INT32.unpack_from(data, at)[0]
             at += 4
         if count <= 0:
+            if count < 0 and not nullable:  # kio would make it None, which no handler expects
+                raise MessageDamaged("an array is null that must not be")
             return at
         items.add(count, item_bytes, len(data) - at)
         if item is None:
