@@ -165,21 +165,24 @@ class Host:
                 return value
 
 
-def replace_file(disk: Disk, path: Path, content: Bytes) -> None:
+def replace_file(disk: Disk, path: Path, content: Bytes, *, durably: bool = True) -> None:
     """Put `content` at `path` so that a crash leaves the old file or the new one, whole.
 
-    Written and synced aside, then renamed, then the name itself synced.
+    Written and synced aside, then renamed, then the name itself synced. Not `durably`, a killed
+    process still leaves one of the two; a power loss may leave a damaged one.
     """
     aside = path.with_name(path.name + ".tmp")
     file = disk.open(aside, create=True)
     try:
         file.truncate(0)
         file.write(0, [content])
-        file.datasync()
+        if durably:
+            file.datasync()
     finally:
         file.close()
     disk.rename(aside, path)
-    disk.sync_directory(path.parent)
+    if durably:
+        disk.sync_directory(path.parent)
 
 
 def read_file(disk: Disk, path: Path) -> bytes:

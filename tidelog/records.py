@@ -120,7 +120,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_idempotent(self) -> bool:
-        return self.producer_id != NO_PRODUCER
+        return self.producer_id > NO_PRODUCER
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
@@ -234,17 +234,42 @@ def decode_batch(batch: Buffer, *, size_max: int = 256 * 1024 * 1024) -> list[Re
 
     `size_max` bounds what a compressed batch may grow to, so that a bomb stays small.
     """
-    header = read_header(batch)
-    if not crc_matches(batch, header):
-        raise CorruptMessage(f"the checksum of the batch at {header.base_offset} does not match")
-    payload = memoryview(batch)[HEADER_BYTES:]
-    body = memoryview(decompress(header.codec, payload, size_max=size_max))
+    header, reader = _open(batch, size_max)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    reader = _Reader(body)
     records = [_read_record(reader, header, append_time) for _ in range(header.record_count)]
-    if reader.at != len(body):
-        raise CorruptMessage(f"{len(body) - reader.at} bytes follow the last record")
+    reader.expect_end()
     return records
+
+
+def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int]]:
+    """Offset and time of every record of a batch, one after the other: nothing else is kept.
+
+    A small batch may say that it holds millions of records, and do so.
+    """
+    header, reader = _open(batch, size_max)
+    for _ in range(header.record_count):
+        end = reader.begin_record()
+        offset, timestamp_ms = _read_place(reader, header)
+        if reader.at > end:
+            raise CorruptMessage("a record's length does not fit its fields")
+        reader.at = end
+        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms
+    reader.expect_end()
+
+
+def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, "_Reader"]:
+    """The header of a batch, its checksum verified, and a reader of its unpacked records."""
+    if len(batch) < HEADER_BYTES:
+        raise CorruptMessage(
+            f"a batch has at least {HEADER_BYTES} bytes; this one has {len(batch)}"
+        )
+    header = read_header(batch)
+    if header.size != len(batch) or not crc_matches(batch, header):
+        raise CorruptMessage(f"the checksum of the batch at {header.base_offset} does not match")
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise CorruptMessage(f"codec {header.attributes & CODEC_MASK} is unknown")
+    payload = memoryview(batch)[HEADER_BYTES:]
+    return header, _Reader(memoryview(decompress(header.codec, payload, size_max=size_max)))
 
 
 @dataclass(slots=True)
@@ -276,15 +301,32 @@ class _Reader:
         size = self.varint()
         return None if size < 0 else self.take(size)
 
+    def begin_record(self) -> int:
+        """Where the record that begins here ends."""
+        size = self.varint()
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise CorruptMessage("a record is longer than its batch")
+        return end
 
-def _read_record(reader: _Reader, header: BatchHeader, append_time: int | None) -> Record:
-    size = reader.varint()
-    end = reader.at + size
-    if size < 0 or end > len(reader.data):
-        raise CorruptMessage("a record is longer than its batch")
+    def expect_end(self) -> None:
+        if self.at != len(self.data):
+            raise CorruptMessage(f"{len(self.data) - self.at} bytes follow the last record")
+
+
+def _read_place(reader: _Reader, header: BatchHeader) -> tuple[Offset, int]:
+    """Offset and time of a record, with which it begins."""
     reader.take(1)  # attributes, unused by the format
     timestamp = header.base_timestamp + reader.varint()
-    offset = header.base_offset + reader.varint()
+    delta = reader.varint()
+    if not -(2**63) <= timestamp < 2**63 or not 0 <= delta <= header.last_offset_delta:
+        raise CorruptMessage("a record lies outside of its batch, or of time")
+    return header.base_offset + delta, timestamp
+
+
+def _read_record(reader: _Reader, header: BatchHeader, append_time: int | None) -> Record:
+    end = reader.begin_record()
+    offset, timestamp = _read_place(reader, header)
     key = reader.nullable()
     value = reader.nullable()
     count = reader.varint()
@@ -383,7 +425,8 @@ def _grow(into: Callable[..., int], codec: Codec, data: bytes, size_max: int) ->
     while True:
         out = bytearray(size)
         try:
-            return bytes(out[: into(data, out)])
+            size_found = into(data, out)
+            return bytes(memoryview(out)[:size_found])
         except cramjam.DecompressionError as error:
             if size == size_max:
                 raise CorruptMessage(

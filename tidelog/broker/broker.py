@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from tidelog.broker.metadata_log import METADATA_PARTITION, MetadataLog
@@ -38,6 +38,8 @@ from tidelog.model import METADATA_TOPIC_ID, Endpoint, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
@@ -200,12 +202,7 @@ class Broker:
             self._directory.make_partitions(new, topic.id)
             return [self._open_log(name, config) for name in new]
 
-        try:
-            states = await self.host.offload.run(make)
-        except OSError as error:
-            if is_full(error):  # the next start makes what is missing
-                raise StorageError(f"the disk is full ({error.strerror})") from error
-            raise
+        states = await self._change_disk(make)  # if it is full, the next start makes the rest
         for name, state in zip(new, states, strict=True):
             self._serve(topic, name, config, state)
 
@@ -230,7 +227,17 @@ class Broker:
                     self.host.disk.remove_tree(path)
 
         await self.rounds.written()
-        await self.host.offload.run(remove)
+        await self._change_disk(remove)
+
+    async def _change_disk(self, work: Callable[[], T]) -> T:
+        """Change files in a disk's thread. A full disk is refused, any other failure is fatal."""
+        try:
+            return await self.host.offload.run(work)
+        except OSError as error:
+            if is_full(error):
+                raise StorageError(f"the disk is full ({error.strerror})") from error
+            self._on_fatal(error)
+            raise
 
     # Housekeeping.
 
@@ -240,12 +247,10 @@ class Broker:
                 await asyncio.sleep(seconds)
                 try:
                     await work()
-                except OSError as error:
-                    if is_full(error):
-                        _log.warning("the disk is full: %s put off", work.__name__)
-                        continue
-                    self._on_fatal(error)
-                    return
+                except StorageError as error:
+                    _log.warning("%s is put off: %s", work.__name__, error)
+                except OSError:
+                    return  # the node is stopping
 
         task = asyncio.get_running_loop().create_task(loop())
         self._tasks.add(task)
@@ -264,12 +269,15 @@ class Broker:
             )
             for partition in everyone:
                 partition.retry_full_disk(free)
-        await self.host.offload.run(self._checkpoint_work(everyone))
+        await self._change_disk(self._checkpoint_work(everyone))
 
     def _checkpoint_work(self, partitions: Iterable[Partition]) -> Callable[[], None]:
         """What to write, as it stands now; performed in a disk's thread."""
         found = self._directory
-        marks = {p.name: p.log.synced_end for p in partitions}
+        # A mark never falls: a damaged log ends before it, and must be found damaged for ever.
+        marks = {
+            p.name: max(p.log.synced_end, found.durable_marks.get(p.name, 0)) for p in partitions
+        }
         starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
         watermarks = {p.name: p.high_watermark for p in partitions}
         changed = [
@@ -321,7 +329,7 @@ class Broker:
             note()
             remove_segments(self.host, gone, base)
 
-        await self.host.offload.run(work)
+        await self._change_disk(work)
 
     # Stopping.
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord, decode, encode
-from tidelog.errors import BrokerError
+from tidelog.errors import BrokerError, StorageError
 from tidelog.host import Clock
 from tidelog.model import METADATA_TOPIC, TopicPartition
 from tidelog.partition.driver import Partition
@@ -54,11 +54,19 @@ class MetadataLog:
         """Fold the whole log; `read` returns whole batches from an offset on. At start only."""
         offset = self.partition.log.start
         while offset < self.partition.log.end:
+            began_at = offset
             for header, batch in iterate_batches(read(offset)):
+                if header.base_offset != offset:
+                    break  # a hole: what lies behind it must not be applied
                 for record in decode_batch(batch):
                     assert record.value is not None
                     self.image.apply(decode(record.value))
                 offset = header.next_offset
+            if offset == began_at:
+                raise StorageError(
+                    f"{self.partition.name} is damaged at offset {offset}; restore the directory "
+                    "from a backup. `tidelog log verify` shows the damage"
+                )
 
     async def change(self, decide: Callable[[ClusterImage], R]) -> R:
         """Decide on the newest image, commit the decision, apply it, and return it."""

@@ -257,8 +257,7 @@ class LoadGenerator:
                 await asyncio.gather(*(pump.done for pump in pumps))
             elapsed = self._clock.monotonic() - started
         finally:
-            for connection, _ in connections:
-                connection.close()
+            _close(connections)
         records = count * sum(pump.batches for pump in pumps)
         return Throughput(
             records=records,
@@ -302,8 +301,7 @@ class LoadGenerator:
             await asyncio.gather(*(pump.done for pump in pumps))
             elapsed = self._clock.monotonic() - started
         finally:
-            for connection, _ in connections:
-                connection.close()
+            _close(connections)
         records = sum(pump.records for pump in pumps)
         return Throughput(
             records=records,
@@ -323,8 +321,8 @@ class LoadGenerator:
         request = ProduceFrame.make(load.topic, [0], batch, load.acks or 1)
         found = await self._client.list_offsets(load.topic, {0: LATEST})
         position = found[0].offset
-        (producer, _), *others = await self._connect(1, partitions=[0])
-        (consumer, _), *more = await self._connect(1, partitions=[0])
+        pair = [*await self._connect(1, partitions=[0]), *await self._connect(1, partitions=[0])]
+        (producer, _), (consumer, _) = pair
         received: list[float] = []
         acknowledged: list[float] = []
         give_up_at = self._clock.monotonic() + seconds_max
@@ -335,8 +333,7 @@ class LoadGenerator:
                 acknowledged.append(one[1])
                 position += 1
         finally:
-            for connection, _ in [(producer, 0), (consumer, 0), *others, *more]:
-                connection.close()
+            _close(pair)
         answers = percentiles(acknowledged)
         return {
             "samples": len(received),
@@ -383,14 +380,23 @@ class LoadGenerator:
         by_leader: dict[Endpoint, list[int]] = {}
         for partition, endpoint in wanted.items():
             by_leader.setdefault(endpoint, []).append(partition)
-        connections = []
-        for endpoint, led in by_leader.items():
-            for at in range(count if shared else min(count, len(led))):
-                connection = await Connection.open(endpoint, network=self._network)
-                connections.append((connection, led[at::count] or [led[at % len(led)]]))
-                _require(connection, Api.PRODUCE, PRODUCE_VERSION)
-                _require(connection, Api.FETCH, FETCH_VERSION)
+        connections: list[tuple[Connection, list[int]]] = []
+        try:
+            for endpoint, led in by_leader.items():
+                for at in range(count if shared else min(count, len(led))):
+                    connection = await Connection.open(endpoint, network=self._network)
+                    connections.append((connection, led[at::count] or [led[at % len(led)]]))
+                    _require(connection, Api.PRODUCE, PRODUCE_VERSION)
+                    _require(connection, Api.FETCH, FETCH_VERSION)
+        except BaseException:
+            _close(connections)
+            raise
         return connections
+
+
+def _close(connections: Sequence[tuple[Connection, list[int]]]) -> None:
+    for connection, _ in connections:
+        connection.close()
 
 
 def _require(connection: Connection, api: Api, version: int) -> None:

@@ -18,9 +18,15 @@ from tidelog.model import Endpoint
 
 _log = logging.getLogger(__name__)
 
-EXIT_REFUSED = 1
 EXIT_DISK_FAILED = 74
 """As EX_IOERR of sysexits: the supervisor may start the node again; it will recover."""
+
+
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class CannotListen(TidelogError):
+    """An address is taken or not this machine's; choose another."""
 
 
 class Node:
@@ -43,8 +49,20 @@ class Node:
     async def start(self) -> None:
         await self.broker.start()
         listener = KafkaListener(self._host, self.config, Requests(self.broker))
-        self.broker.endpoint = await listener.start(self.config.kafka_endpoint)
+        at = self.config.kafka_endpoint
+        try:
+            self.broker.endpoint = await listener.start(at)
+        except OSError as error:
+            await self.broker.stop()
+            raise CannotListen(
+                f"cannot listen on {at} ({error.strerror or error}); choose another --kafka"
+            ) from error
         self._listener = listener
+        if at.host in _WILDCARDS and not self.config.kafka_advertised:
+            _log.warning(
+                "clients elsewhere will be told to connect to %s; set kafka.advertised to an "
+                "address that reaches this node", self.kafka,
+            )  # fmt: skip
 
     async def stop(self) -> None:
         """Answer what was begun, let the clients go, and leave a clean directory."""
@@ -65,7 +83,10 @@ class Node:
 
 
 def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
-    """Run a node until SIGINT or SIGTERM; the exit code of its process."""
+    """Run a node until SIGINT or SIGTERM; the exit code of its process.
+
+    Raises TidelogError when the node cannot start.
+    """
     import uvloop
 
     allow_many_files()
@@ -86,14 +107,7 @@ async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     node = Node(system_host(), config)
-    try:
-        await node.start()
-    except TidelogError as error:
-        _log.error("%s", error)
-        return EXIT_REFUSED
-    except OSError as error:
-        _log.error("cannot start: %s", error)
-        return EXIT_REFUSED
+    await node.start()
     gc.collect()
     gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
     announce(f"ready kafka={node.kafka} node={config.node_id} data={config.data}")

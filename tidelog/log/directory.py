@@ -15,6 +15,7 @@ Names and formats are Kafka's, so that its tools read the directory.
 
 import base64
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,7 @@ DELETED_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 
 _SYNC_EACH_MAX: Final = 4
+FILE_NAME_MAX: Final = 255
 
 
 class DirectoryRefused(TidelogError):
@@ -66,6 +68,7 @@ class DataDirectory:
     def __init__(self, host: Host, root: Path) -> None:
         self._disk: Disk = host.disk
         self._host = host
+        self._checkpoints = threading.Lock()  # one writer at a time: two would share one file
         self.root = root
         self.was_clean = False
         self.durable_marks: dict[TopicPartition, Offset] = {}
@@ -90,6 +93,9 @@ class DataDirectory:
         if self.was_clean:
             self._disk.remove(marker)
             self._disk.sync_directory(self.root)
+        else:
+            # Names and bytes that a killed process left in memory alone, and this directory's own.
+            self._disk.sync_everything(self.root)
         self._remove_leftovers()
         return identity
 
@@ -102,20 +108,21 @@ class DataDirectory:
     def _identify(self, node_id: int) -> Identity:
         path = self.root / META
         try:
-            text = read_file(self._disk, path).decode()
+            content = read_file(self._disk, path)
         except FileNotFoundError:
             identity = Identity(
                 cluster_id=encode_id(self._host.new_id()), node_id=node_id,
                 directory_id=self._host.new_id(),
             )  # fmt: skip
-            content = (
+            text = (
                 f"version=1\ncluster.id={identity.cluster_id}\nnode.id={node_id}\n"
                 f"directory.id={encode_id(identity.directory_id)}\n"
             )
-            replace_file(self._disk, path, content.encode())
+            replace_file(self._disk, path, text.encode())
             return identity
-        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         try:
+            lines = content.decode().splitlines()
+            values = dict(line.split("=", 1) for line in lines if "=" in line)
             identity = Identity(
                 cluster_id=values["cluster.id"], node_id=int(values["node.id"]),
                 directory_id=decode_id(values["directory.id"]),
@@ -146,7 +153,10 @@ class DataDirectory:
             if version != "0":
                 raise ValueError(f"version {version}")
             entries = (line.rsplit(" ", 2) for line in lines)
-            return {TopicPartition(t, int(p)): int(offset) for t, p, offset in entries}
+            found = {TopicPartition(t, int(p)): int(offset) for t, p, offset in entries}
+            if not all(0 <= offset < 2**63 for offset in found.values()):
+                raise ValueError("an offset that cannot be")
+            return found
         except FileNotFoundError:
             return {}
         except ValueError as error:
@@ -155,9 +165,27 @@ class DataDirectory:
             return {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        with self._checkpoints:
+            self._write_checkpoint(name, offsets)
+
+    def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()]
         content = "\n".join(["0", str(len(lines)), *lines, ""])
         replace_file(self._disk, self.root / name, content.encode())
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget, durably, what was noted of an earlier topic's partitions of the same names."""
+        with self._checkpoints:
+            for name, offsets in (
+                (DURABLE_MARKS, self.durable_marks),
+                (LOG_STARTS, self.log_starts),
+                (WATERMARKS, self.watermarks),
+            ):
+                before = len(offsets)
+                for partition in partitions:
+                    offsets.pop(partition, None)  # in place: a checkpoint may be on its way
+                if len(offsets) != before:
+                    self._write_checkpoint(name, offsets)
 
     # Partitions.
 
@@ -165,13 +193,16 @@ class DataDirectory:
         return self.root / str(partition)
 
     def make_partitions(self, partitions: Iterable[TopicPartition], topic_id: UUID) -> None:
-        """Make the directories of new partitions, durably; those that are there stay."""
+        """Make the directories of new partitions, durably; those that are there stay.
+
+        A directory of that name that belongs to another topic is set aside.
+        """
+        new = [p for p in partitions if not self._is_there(p, topic_id)]
+        self._forget([p for p in new if not self._disk.list(self.path(p))])
         content = f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
         made = []
-        for partition in partitions:
+        for partition in new:
             path = self.path(partition)
-            if self._disk.exists(path / PARTITION_METADATA):
-                continue
             self._disk.make_directory(path)
             file = self._disk.open(path / PARTITION_METADATA, create=True)
             file.truncate(0)
@@ -185,6 +216,16 @@ class DataDirectory:
                 self._disk.sync_directory(path)
             self._disk.sync_directory(self.root)
 
+    def _is_there(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        found = self.topic_id_of(partition)
+        if found is not None and found != topic_id:
+            path = self.path(partition)
+            aside = self.root / _aside_name(partition, found, STRAY_SUFFIX)
+            _log.error("%s belongs to another topic; set aside as %s", path, aside.name)
+            self._disk.rename(path, aside)
+            self._disk.sync_directory(self.root)
+        return found == topic_id
+
     def topic_id_of(self, partition: TopicPartition) -> UUID | None:
         """The topic id that the partition's directory was made for; None if it does not say."""
         try:
@@ -196,13 +237,6 @@ class DataDirectory:
 
     def claim(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Make the partition's directory, unless it is there; set a stranger's aside."""
-        path = self.path(partition)
-        found = self.topic_id_of(partition)
-        if found is not None and found != topic_id:
-            aside = self.root / f"{partition}.{found.hex}{STRAY_SUFFIX}"
-            _log.error("%s belongs to another topic; set aside as %s", path, aside.name)
-            self._disk.rename(path, aside)
-            self._disk.sync_directory(self.root)
         self.make_partitions([partition], topic_id)
 
     def set_aside_for_deletion(self, partition: TopicPartition) -> Path | None:
@@ -210,7 +244,7 @@ class DataDirectory:
         path = self.path(partition)
         if not self._disk.exists(path):
             return None
-        aside = self.root / f"{partition}.{self._host.new_id().hex}{DELETED_SUFFIX}"
+        aside = self.root / _aside_name(partition, self._host.new_id(), DELETED_SUFFIX)
         self._disk.rename(path, aside)
         return aside
 
@@ -224,3 +258,9 @@ class DataDirectory:
             and name.rpartition("-")[2].isdigit()
             and self._disk.is_directory(self.root / name)
         ]
+
+
+def _aside_name(partition: TopicPartition, unique: UUID, suffix: str) -> str:
+    """Kafka's form; a long topic name is cut, so that the whole fits a file name."""
+    ending = f"-{partition.partition}.{unique.hex}{suffix}"
+    return partition.topic[: FILE_NAME_MAX - len(ending)] + ending

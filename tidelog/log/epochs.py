@@ -15,6 +15,8 @@ from tidelog.errors import TidelogError
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, Offset
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
+EPOCH_MAX: Final = 2**31 - 1
+OFFSET_MAX: Final = 2**63 - 1
 
 
 class EpochsDamaged(TidelogError):
@@ -43,23 +45,24 @@ class EpochHistory:
         """Note that `epoch` begins at `start`; False if the history knows it already."""
         if epoch <= self.latest:
             return False
+        self.cut_end(start)  # an epoch whose records are all deleted leaves an entry at the end
         self._entries.append((epoch, start))
         return True
 
     def end_of(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
         """The greatest epoch not above `epoch`, and the offset where it ends.
 
-        (NO_EPOCH, NO_OFFSET) when the history begins after `epoch` or `epoch` is not known yet.
+        (NO_EPOCH, NO_OFFSET) when `epoch` is not known yet. Of an epoch before all known ones the
+        records are deleted: it is said to end where the history begins, as Kafka says it.
         """
         if epoch == NO_EPOCH or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET
-        found, end = NO_EPOCH, log_end
+        end = log_end
         for known, start in reversed(self._entries):
             if known <= epoch:
-                found = known
-                break
+                return known, end
             end = start
-        return (found, end) if found != NO_EPOCH else (NO_EPOCH, NO_OFFSET)
+        return epoch, end
 
     def epoch_at(self, offset: Offset) -> Epoch:
         """The epoch of the record at `offset`."""
@@ -103,6 +106,7 @@ class EpochHistory:
         except (ValueError, UnicodeDecodeError) as error:
             raise EpochsDamaged(f"not a leader epoch checkpoint: {error}") from error
         rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(entries))
-        if not whole or not rising:
+        possible = all(0 <= e < EPOCH_MAX and 0 <= o <= OFFSET_MAX for e, o in entries)
+        if not (whole and rising and possible):
             raise EpochsDamaged("the leader epoch checkpoint is cut off or does not rise")
         return cls(entries)

@@ -7,7 +7,7 @@ Rule 2: start <= synced_end <= written_end <= end. What lies in [written_end, en
 Rule 3: a log that is damaged or full is still readable; `refusal` says why it takes no writes.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +17,16 @@ from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.producers import ProducerStates
-from tidelog.log.segment import SNAPSHOT_SUFFIX, Segment, file_stem, find_batch, read_batches
-from tidelog.log.steps import Create, DiskFull, Replace, Seal, Step, Write, Written, perform
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_stem,
+    find_batch,
+    read_batches,
+)
+from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
 from tidelog.model import Epoch, Offset
 from tidelog.records import PREFIX_BYTES, BatchHeader
@@ -54,6 +62,19 @@ class WriteJob:
 
     def perform(self, disk: Disk) -> Written | DiskFull:
         return perform(disk, self.steps, self.written_end)
+
+    @property
+    def creates(self) -> bool:
+        """Whether a file is made, whose name must become durable too."""
+        return any(type(step) is Create for step in self.steps)
+
+    def unsynced(self) -> list[File | Path]:
+        """What must be synced, once performed, for its bytes to be durable."""
+        file = self.segment.file
+        targets: list[File | Path] = [] if file is None else [file]
+        if self.creates:
+            targets.append(self.segment.directory)
+        return targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +116,9 @@ class Log:
     """
 
     __slots__ = (
-        "_budget", "_segment_written", "_steps", "_unwritten_bytes", "config", "directory", "end",
-        "epochs", "producers", "refusal", "segments", "start", "synced_end", "tail",
-        "unsynced_bytes", "written_end",
+        "_budget", "_directory_unsynced", "_segment_written", "_steps", "_unwritten_bytes",
+        "config", "damaged_at", "directory", "end", "epochs", "producers", "refusal", "segments",
+        "start", "synced_end", "tail", "unsynced_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +134,9 @@ class Log:
         self.tail = Tail(state.end)
         self.unsynced_bytes = 0
         self._unwritten_bytes = 0
+        self._directory_unsynced = False
         self.refusal: str | None = None
+        self.damaged_at = state.damaged_at
         if state.damaged_at is not None:
             self.refusal = (
                 f"{directory.name} is damaged at offset {state.damaged_at}, below what was synced; "
@@ -146,8 +169,7 @@ class Log:
         if segment.size and self._must_roll(segment, header, size, base_offset):
             segment = self.roll()
         if self.epochs.assign(epoch, base_offset):
-            # Before the bytes, so that a follower never finds an epoch without its start.
-            self._steps.append(Replace(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
+            self._steps.append(Note(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
         position = segment.size
         segment.note(header, base_offset, self.config.index_interval_bytes)
         next_offset = base_offset + header.last_offset_delta + 1
@@ -179,8 +201,13 @@ class Log:
         """Seal the active segment and begin a new one at the end of the log."""
         sealed = self.segments[-1]
         offsets, times = sealed.seal()
-        snapshot_path = self.directory / (file_stem(self.end) + SNAPSHOT_SUFFIX)
-        self._steps.append(Seal(sealed, offsets, times, snapshot_path, self.producers.encode()))
+        beside = (
+            (sealed.path(INDEX_SUFFIX), offsets),
+            (sealed.path(TIME_INDEX_SUFFIX), times),
+            (self.directory / EPOCHS_FILE_NAME, self.epochs.encode()),
+            (self.directory / (file_stem(self.end) + SNAPSHOT_SUFFIX), self.producers.encode()),
+        )
+        self._steps.append(Seal(sealed, beside))
         segment = Segment(self.directory, self.end)
         self.segments.append(segment)
         self._steps.append(Create(segment))
@@ -204,12 +231,24 @@ class Log:
         """The thread has performed a job; everything below `end` is in the files."""
         self.written_end = end
         self._segment_written = job.segment
+        if end <= job.segment.base and job.segment.file is None:  # full before it could be made
+            at = bisect_left(self.segments, end, key=lambda s: s.base) - 1
+            self._segment_written = self.segments[max(at, 0)]
+        self._directory_unsynced |= job.creates
         self.tail.written(end)
 
-    def begin_sync(self) -> tuple[File | None, Offset]:
-        """The one file that may hold unsynced bytes, and the end that a sync of it now reaches."""
+    def begin_sync(self) -> tuple[list[File | Path], Offset]:
+        """What may not be durable yet, and the end that a sync of it now reaches.
+
+        It is one file, and its directory if it is new: all others were sealed.
+        """
         self.unsynced_bytes = 0
-        return self._segment_written.file, self.written_end
+        file = self._segment_written.file
+        targets: list[File | Path] = [] if file is None else [file]
+        if self._directory_unsynced:
+            targets.append(self.directory)
+            self._directory_unsynced = False
+        return targets, self.written_end
 
     def synced(self, end: Offset) -> None:
         """Everything below `end` is durable."""
@@ -230,6 +269,10 @@ class Log:
             raise OffsetOutOfRange(offset=offset, start=self.start, end=self.end)
         if offset >= limit:
             return (), 0
+        if self.damaged_at is not None:
+            if offset >= self.damaged_at:
+                raise StorageError(self.refusal)
+            limit = min(limit, self.damaged_at)
         tail = self.tail
         if offset >= tail.start:
             return tail.slice(offset, bytes_max, limit, at_least_one)
@@ -258,6 +301,6 @@ class Log:
         keep = max(bisect_right(self.segments, start, key=lambda s: s.base) - 1, 0)
         gone = self.segments[:keep]
         del self.segments[:keep]
-        if self.epochs.cut_start(start):
-            self._steps.append(Replace(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
+        # The file follows with the next epoch: it must not be cut before the checkpoint says so.
+        self.epochs.cut_start(start)
         return gone

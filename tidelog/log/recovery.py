@@ -29,7 +29,7 @@ from tidelog.log.segment import (
     file_stem,
     find_batch,
 )
-from tidelog.model import Offset
+from tidelog.model import NO_EPOCH, Offset
 from tidelog.records import (
     HEADER_BYTES,
     MAGIC,
@@ -62,29 +62,37 @@ def open_log(
     for name in names:
         if name.endswith(".tmp"):
             disk.remove(directory / name)
-    bases = sorted(int(n[:-4]) for n in names if n.endswith(LOG_SUFFIX) and n[:-4].isdigit())
-    snapshots = sorted(
-        int(n.removesuffix(SNAPSHOT_SUFFIX)) for n in names if n.endswith(SNAPSHOT_SUFFIX)
-    )
+    bases = _offsets_in(names, LOG_SUFFIX)
+    snapshots = _offsets_in(names, SNAPSHOT_SUFFIX)
     if not bases:
-        return LogState(
+        state = LogState(
             segments=[Segment(directory, start)], epochs=EpochHistory(),
             producers=ProducerStates(), start=start, end=start, created=False,
         )  # fmt: skip
+        if start < durable_mark:
+            _refuse(disk, state, durable_mark)
+        return state
     sealed = [_open_sealed(disk, directory, base) for base in bases[:-1]]
     active = Segment(directory, bases[-1])
     file = active.open(disk)
-    end = _load_active(disk, active, file) if clean else None
+    end = _load_active(disk, active, file, durable_mark) if clean else None
     state = LogState(
         segments=[*sealed, active], epochs=EpochHistory(), producers=ProducerStates(),
         start=max(start, bases[0]), end=end if end is not None else active.base,
     )  # fmt: skip
     if end is None:
-        _scan_active(state, active, file, durable_mark, index_interval_bytes)
+        _scan_active(disk, state, active, file, durable_mark, index_interval_bytes)
+        disk.sync_directory(directory)  # the active file's name may be as new as its bytes
     state.start = min(state.start, state.end)
     _load_epochs(disk, directory, state, complete=end is not None)
     _load_producers(disk, directory, state, snapshots)
     return state
+
+
+def _offsets_in(names: list[str], suffix: str) -> list[Offset]:
+    """The offsets in the names of a kind of file; names that are not ours are passed over."""
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(int(s) for s in stems if s.isdecimal() and s == file_stem(int(s)))
 
 
 def _open_sealed(disk: Disk, directory: Path, base: Offset) -> Segment:
@@ -94,7 +102,7 @@ def _open_sealed(disk: Disk, directory: Path, base: Offset) -> Segment:
     return segment
 
 
-def _load_active(disk: Disk, active: Segment, file: File) -> Offset | None:
+def _load_active(disk: Disk, active: Segment, file: File, durable_mark: Offset) -> Offset | None:
     """The end of a log that was stopped cleanly, or None if its files contradict that."""
     size = file.size()
     try:
@@ -105,16 +113,16 @@ def _load_active(disk: Disk, active: Segment, file: File) -> Offset | None:
     except (FileNotFoundError, IndexDamaged):
         active.offsets, active.times = OffsetIndex(), TimeIndex()
         return None
-    if last := active.times.last():
-        active.max_timestamp_ms, relative = last
-        active.max_timestamp_offset = active.base + relative
     end, position = active.base, active.offsets.last_position()
     for header, at in walk(file, position, size):
         end = header.next_offset
         position = at + header.size
-    if position != size:
+    if position != size or end != durable_mark:  # a clean stop leaves nothing that is not durable
         active.offsets, active.times = OffsetIndex(), TimeIndex()
         return None
+    if last := active.times.last():
+        active.max_timestamp_ms, relative = last
+        active.max_timestamp_offset = active.base + relative
     first = find_batch(file, 0, size, active.base)
     if first is not None:
         active.first_timestamp_ms = first[1].max_timestamp
@@ -123,43 +131,53 @@ def _load_active(disk: Disk, active: Segment, file: File) -> Offset | None:
 
 
 def _scan_active(
-    state: LogState, active: Segment, file: File, durable_mark: Offset, interval_bytes: int
+    disk: Disk,
+    state: LogState,
+    active: Segment,
+    file: File,
+    durable_mark: Offset,
+    interval_bytes: int,
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
     rewrite_from = 0
     for header, _ in walk(file, 0, size, base=active.base, check=True):
+        if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
+            break
         if header.next_offset <= durable_mark:
             rewrite_from = active.size + header.size
         active.note(header, header.base_offset, interval_bytes)
         state.epochs.assign(header.leader_epoch, header.base_offset)
         state.end = header.next_offset
+    if state.end < durable_mark:
+        _refuse(disk, state, durable_mark)
+        return
     if active.size < size:
-        if state.end < durable_mark:
-            state.damaged_at = state.end
-            _log.error(
-                "%s: batch at offset %d, byte %d is damaged, though everything below offset %d "
-                "was synced. Nothing is cut; the partition takes no writes",
-                active.directory.name, state.end, active.size, durable_mark,
-            )  # fmt: skip
-            return
         state.discarded_bytes = size - active.size
         _log.warning(
             "%s: cut %d bytes of a torn tail after offset %d",
             active.directory.name, state.discarded_bytes, state.end,
         )  # fmt: skip
         file.truncate(active.size)
-    elif state.end < durable_mark:
-        state.damaged_at = state.end
-        _log.error(
-            "%s ends at offset %d, though everything below %d was synced. The partition takes no "
-            "writes", active.directory.name, state.end, durable_mark,
-        )  # fmt: skip
-        return
     for position in range(rewrite_from, active.size, _CHUNK_BYTES):
         chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))
         file.write(position, [chunk])
     file.datasync()
+
+
+def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
+    """Note damage. The log still ends where it did, so that nobody is shown less than before."""
+    active = state.segments[-1]
+    _log.error(
+        "%s cannot be read at offset %d, byte %d of %s, though everything below offset %d was "
+        "synced. Nothing is cut; the partition takes no writes",
+        active.directory.name, state.end, active.size, active.path().name, durable_mark,
+    )  # fmt: skip
+    state.damaged_at, state.end = state.end, durable_mark
+    # Neither written at the next stop nor found at the next start, which must scan again.
+    active.offsets = active.times = None
+    disk.remove(active.path(INDEX_SUFFIX))
+    disk.remove(active.path(TIME_INDEX_SUFFIX))
 
 
 def walk(
@@ -167,7 +185,7 @@ def walk(
 ) -> Iterator[tuple[BatchHeader, int]]:
     """Every batch from `position` on with where it lies, until the bytes stop making sense.
 
-    With `check`, also its checksum.
+    With `check`, also its checksum, and that it follows the one before without a gap.
     """
     expected = base
     chunk, chunk_at = b"", position
@@ -186,7 +204,12 @@ def walk(
         header = read_header(chunk, at)
         if header.magic != MAGIC or header.base_offset < expected or header.last_offset_delta < 0:
             return
-        if check and not crc_matches(memoryview(chunk)[at : at + size], header):
+        if check and not (
+            # The base offset is not under the checksum, but a leader leaves no gaps. Were a
+            # flipped bit in it believed, all that follows would look torn, and be cut.
+            header.base_offset == expected
+            and crc_matches(memoryview(chunk)[at : at + size], header)
+        ):
             return
         yield header, position
         expected = header.next_offset
@@ -198,6 +221,8 @@ def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool
     scanned = state.epochs
     try:
         known = EpochHistory.decode(read_file(disk, directory / EPOCHS_FILE_NAME))
+        if known.epoch_at(state.start) == NO_EPOCH:
+            raise EpochsDamaged(f"it begins after offset {state.start}")
     except (FileNotFoundError, EpochsDamaged) as error:
         known = EpochHistory()
         if state.end > state.segments[0].base:

@@ -12,16 +12,18 @@ Rule 4: a failed sync, or a failed write that is not a full disk, is fatal. Noth
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from tidelog.errors import StorageError
 from tidelog.host import File, Host, Lane, Path
 from tidelog.log.log import Log, WriteJob
 from tidelog.log.steps import DiskFull, Written
 from tidelog.model import Offset
 
 SYNC_EACH_MAX: Final = 2
-"""Above this many dirty files one `syncfs` is cheaper than a sync of each."""
+"""Above this many dirty files and directories one `syncfs` is cheaper than a sync of each."""
 
 SYNC_AT_ONCE_BYTES: Final = 64 * 1024
 """A log's share of a round that is so small that it takes longer to hand over than to write."""
@@ -88,8 +90,13 @@ class Rounds:
         self._to_sync.pop(member, None)
 
     async def drained(self) -> None:
-        """Wait until nothing is left to write or to sync; only once nobody appends any more."""
+        """Wait until nothing is left to write or to sync; only once nobody appends any more.
+
+        StorageError if the disk has failed: then nothing may be called clean.
+        """
         await self._idle.wait()
+        if self._failed:
+            raise StorageError("the disk has failed; the next start will recover")
 
     async def written(self) -> None:
         """Wait until everything marked so far is written."""
@@ -132,16 +139,19 @@ class Rounds:
 
     def _write_and_sync(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
         outcomes = self._write(jobs)
-        self._sync([job.segment.file for job in jobs])
+        self._sync([target for job in jobs for target in job.unsynced()])
         return outcomes
 
-    def _sync(self, files: Sequence[File | None]) -> None:
-        dirty = [file for file in files if file is not None]
-        if len(dirty) > SYNC_EACH_MAX:
+    def _sync(self, targets: Sequence[File | Path]) -> None:
+        if len(targets) > SYNC_EACH_MAX:
             self._host.disk.sync_everything(self._root)
-        else:
-            for file in dirty:
-                file.datasync()
+            return
+        for target in targets:
+            if isinstance(target, Path):
+                with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                    self._host.disk.sync_directory(target)
+            else:
+                target.datasync()
 
     # Back on the loop.
 
@@ -164,6 +174,7 @@ class Rounds:
         self._syncing = False
         for (member, job), outcome in zip(work, outcomes, strict=True):
             if self._note_written(member, job, outcome):
+                job.log.begin_sync()  # nothing is left of it
                 job.log.synced(outcome.end)
                 member.on_written(outcome.end)
                 member.on_synced(outcome.end)
@@ -196,14 +207,14 @@ class Rounds:
     def _start_syncing(self) -> None:
         members, self._to_sync = self._to_sync, {}
         work: list[tuple[Member, Log, Offset]] = []
-        files: list[File | None] = []
+        targets: list[File | Path] = []
         for member in members:
-            file, end = member.log.begin_sync()
+            unsynced, end = member.log.begin_sync()
             work.append((member, member.log, end))
-            files.append(file)
+            targets += unsynced
         self._syncing = True
         self.sync_rounds += 1
-        self._host.offload.run(partial(self._sync, files), Lane.SYNC).add_done_callback(
+        self._host.offload.run(partial(self._sync, targets), Lane.SYNC).add_done_callback(
             lambda future: self._guard(future, partial(self._end_syncing, work))
         )
 
@@ -219,16 +230,20 @@ class Rounds:
 
     def _guard(self, future: "asyncio.Future[T]", end: Callable[[T], None]) -> None:
         """End a round. Whatever goes wrong in it, the node must not go on as if it had not."""
-        if future.cancelled():
+        if future.cancelled() or self._failed:  # after a failure nobody is told of a success
             return
         try:
             end(future.result())
         except Exception as error:
-            self._failed = True
-            self._writing = self._syncing = False
-            self._idle.set()
-            self._release_writers(self.write_rounds + 1)
-            self._on_fatal(error)
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good, and end the process."""
+        self._failed = True
+        self._writing = self._syncing = False
+        self._idle.set()
+        self._release_writers(self.write_rounds + 1)
+        self._on_fatal(error)
 
     def _rest(self) -> None:
         if not (self._writing or self._syncing or self._to_write or self._to_sync):

@@ -5,13 +5,19 @@ Rule: only this search and the tools unpack records; the time of a single record
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.host import Disk
 from tidelog.log.log import Log
 from tidelog.log.recovery import walk
 from tidelog.log.segment import Segment
 from tidelog.model import NO_TIMESTAMP, Epoch, Offset
-from tidelog.records import BatchHeader, decode_batch
+from tidelog.records import BatchHeader, iterate_times
+
+_UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+_UNPACKED_TIMES_MAX: Final = 16
+"""What a batch may grow to when it is unpacked: so much, or so many times its size. Producers
+limit a batch before they compress it, so an honest one is far smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,10 @@ class TimeSearch:
     def _batches(
         self, disk: Disk, segment: Segment, offset: Offset
     ) -> Iterator[tuple[BatchHeader, int]]:
-        file = segment.open(disk)
+        try:
+            file = segment.open(disk)
+        except FileNotFoundError:
+            return  # nothing was written yet, or it was deleted meanwhile
         position = segment.position_before(disk, offset)
         for header, at in walk(file, position, file.size()):
             if header.base_offset >= self.limit:
@@ -82,7 +91,9 @@ class TimeSearch:
     def _in_batch(
         self, disk: Disk, segment: Segment, header: BatchHeader, position: int, timestamp_ms: int
     ) -> Found | None:
-        for record in decode_batch(segment.open(disk).read(position, header.size)):
-            if record.timestamp_ms >= timestamp_ms and self.start <= record.offset < self.limit:
-                return Found(record.offset, record.timestamp_ms, header.leader_epoch)
+        batch = segment.open(disk).read(position, header.size)
+        size_max = max(_UNPACKED_BYTES_MAX, _UNPACKED_TIMES_MAX * len(batch))
+        for offset, time_ms in iterate_times(batch, size_max=size_max):
+            if time_ms >= timestamp_ms and self.start <= offset < self.limit:
+                return Found(offset, time_ms, header.leader_epoch)
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tidelog.host import Bytes, Disk, Path, replace_file
-from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from tidelog.log.segment import Segment
 from tidelog.model import Offset
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -18,7 +18,10 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the file of a new segment. All that came before it is synced by now."""
+    """Make the file of a new segment. All that came before it is synced by now.
+
+    Its name becomes durable with its first bytes: the round that syncs them syncs the directory.
+    """
 
     segment: Segment
 
@@ -35,24 +38,25 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Finish a segment: sync its bytes, write its indexes and the producers' state after it."""
+    """Finish a segment: sync its bytes, and write what a start will read instead of them."""
 
     segment: Segment
-    offsets: bytes
-    times: bytes
-    snapshot_path: Path
-    snapshot: bytes
+    beside: tuple[tuple[Path, bytes], ...]
+    """The indexes, the epochs so far and the producers' state after the segment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
-    """Replace a small file as a whole."""
+class Note:
+    """Replace a small file, without waiting until it is durable.
+
+    For what a start can do without: the epochs in the active segment are read from its batches.
+    """
 
     path: Path
     content: bytes
 
 
-Step: TypeAlias = Create | Write | Seal | Replace
+Step: TypeAlias = Create | Write | Seal | Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,12 @@ def perform(disk: Disk, steps: list[Step], end: Offset) -> Written | DiskFull:
                     file = disk.open(step.segment.path(), create=True)
                     file.truncate(0)  # of a crash before this segment's first sync
                     step.segment.file = file
-                    disk.sync_directory(step.segment.directory)
                 case Seal():
-                    _seal(disk, step)
-                case Replace():
-                    replace_file(disk, step.path, step.content)
+                    step.segment.open(disk).datasync()
+                    for path, content in step.beside:
+                        replace_file(disk, path, content)
+                case Note():
+                    replace_file(disk, step.path, step.content, durably=False)
         except OSError as error:
             if is_full(error):
                 return DiskFull(end, error)
@@ -107,10 +112,3 @@ def _write(disk: Disk, step: Write) -> None:
         if is_full(error):
             file.truncate(step.position)
         raise
-
-
-def _seal(disk: Disk, step: Seal) -> None:
-    step.segment.open(disk).datasync()
-    replace_file(disk, step.snapshot_path, step.snapshot)
-    for suffix, content in ((INDEX_SUFFIX, step.offsets), (TIME_INDEX_SUFFIX, step.times)):
-        replace_file(disk, step.segment.path(suffix), content)

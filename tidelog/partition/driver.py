@@ -4,6 +4,7 @@ Rule 1: no task and no queue per partition: calls come in, the rounds report bac
 Rule 2: nothing here unpacks a record.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -48,8 +49,8 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_host", "_last_watermark", "_rounds", "_watchers", "config",
-        "disk_full", "leader", "log", "me", "name", "path", "topic_id",
+        "__weakref__", "_budget", "_host", "_last_watermark", "_reopening", "_rounds", "_watchers",
+        "config", "disk_full", "leader", "log", "me", "name", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class Partition:
         self.log = Log(path, config, budget, state)
         self.leader: Leader | None = None
         self.disk_full = False
+        self._reopening = False
         self._host = host
         self._rounds = rounds
         self._budget = budget
@@ -252,22 +254,33 @@ class Partition:
             durable_mark=self.log.synced_end,
             index_interval_bytes=self.config.index_interval_bytes,
         )  # fmt: skip
-        self._host.offload.run(reopen).add_done_callback(
-            lambda future: self._reopened(future.result())
-        )
+        self._reopening = True
+        self._host.offload.run(reopen).add_done_callback(self._reopened)
 
-    def _reopened(self, state: LogState) -> None:
+    def _reopened(self, future: "asyncio.Future[LogState]") -> None:
+        self._reopening = False
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            if self.leader is not None:  # else its topic was deleted meanwhile
+                self._rounds.fail(error)
+            return
         refusal = self.log.refusal
         self.log.tail.clear()
-        self.log = Log(self.path, self.config, self._budget, state)
-        self.log.refusal = self.log.refusal or refusal
+        self.log = Log(self.path, self.config, self._budget, future.result())
+        if self.log.refusal is None:
+            self.log.refusal = refusal
+        else:
+            self.disk_full = False  # it is damaged, which no room will mend
         if self.leader is not None:
             self._settle(self.leader.written(self.log.written_end))
             self._settle(self.leader.holds(self.me, self.log.synced_end))
 
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""
-        if self.disk_full and free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
+        if self._reopening or not self.disk_full:
+            return
+        if free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
             self.disk_full = False
             self.log.refusal = None
             _log.warning("%s takes writes again", self.name)

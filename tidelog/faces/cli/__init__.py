@@ -89,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
+    except UnicodeEncodeError as error:
+        complain(f"{error.object!r} is not text in UTF-8; names must be")
+        return 2
     except Exception as error:
         return _explain(error)
     return result if isinstance(result, int) else 0

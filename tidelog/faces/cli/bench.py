@@ -1,10 +1,12 @@
 """`tidelog bench`: how fast is this cluster from here?"""
 
+import contextlib
 import sys
 from typing import Annotated, Any
 
 import typer
 
+from tidelog.errors import TidelogError
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -19,6 +21,7 @@ from tidelog.faces.cli.common import (
 from tidelog.faces.cli.produce import Acks
 
 LATENCY_SAMPLES = 2000
+CLEANUP_SECONDS = 5
 
 
 def bench(
@@ -122,8 +125,13 @@ async def _bench(
             latency = await generator.latency(
                 samples=LATENCY_SAMPLES, seconds_max=min(5.0, max(1.0, settings["seconds"]))
             )
-        finally:
-            await asyncio.shield(client.delete_topic(topic))
+        except BaseException:
+            # Interrupted or failed: that is what to report, even if cleaning up fails as well.
+            with contextlib.suppress(TidelogError, TimeoutError):
+                async with asyncio.timeout(CLEANUP_SECONDS):
+                    await client.delete_topic(topic)
+            raise
+        await client.delete_topic(topic)
     return {
         "topic": topic,
         "settings": settings,

@@ -113,14 +113,14 @@ def progress_bar(*, visible: bool) -> "Progress":
     )
 
 
-def key_values(options: Sequence[str], option: str) -> dict[str, str]:
-    """`k=v` options as a mapping; the later of two equal keys wins."""
-    found = {}
+def key_values(options: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """`k=v` options as pairs, in order."""
+    found = []
     for text in options:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise UserError(f"{option} {text!r} is not KEY=VALUE, for example {option} a=b")
-        found[key] = value
+        found.append((key, value))
     return found
 
 

@@ -139,7 +139,7 @@ def produce(
     key_form = Format.TEXT if form is Format.JSON else form
     key_bytes = None if key is None else decode_text(os.fsencode(key), key_form)
     named = key_values(header or [], "--header")
-    headers = tuple((name, os.fsencode(text)) for name, text in named.items())
+    headers = tuple((name, os.fsencode(text)) for name, text in named)
     plan = Plan(
         topic=topic,
         partition=partition,
@@ -228,9 +228,11 @@ async def _feed(producer: "Producer", plan: Plan, partitions: int) -> None:
         )
         producer.add(record, plan.partition)
     elif plan.values is not None:
-        for at, value in enumerate(plan.values, 1):
-            _add(producer, plan, value, partitions, "--value", at)
-            await _pace(plan, at)
+        started = time.perf_counter()
+        for count, value in enumerate(plan.values, 1):
+            _add(producer, plan, value, partitions, "--value", count)
+            if plan.rate is not None:
+                await _pace(plan.rate, count, started)
             await producer.room()
     else:
         await _feed_lines(producer, plan, partitions)
@@ -249,10 +251,10 @@ async def _feed_lines(producer: "Producer", plan: Plan, partitions: int) -> None
             count += 1
             _add(producer, plan, line, partitions, "line", count)
             if plan.rate is not None:
-                await _pace(plan, count, started)
+                await _pace(plan.rate, count, started)
             if not producer.has_room:
                 await producer.room()
-    if plan.file is not None:
+    if descriptor != 0:
         os.close(descriptor)
 
 
@@ -278,16 +280,11 @@ def _require_partition(topic: str, partition: int | None, partitions: int) -> No
         raise UserError(f"{topic!r} has no partition {partition}; it has 0 to {partitions - 1}")
 
 
-async def _pace(plan: Plan, count: int, started: float | None = None) -> None:
-    """Wait until `count` records are due at the rate that was asked for."""
+async def _pace(rate: float, count: int, started: float) -> None:
+    """Wait until `count` records are due at `rate` per second."""
     import asyncio
 
-    if plan.rate is None:
-        return
-    if started is None:
-        await asyncio.sleep(1 / plan.rate)
-    elif (ahead := count / plan.rate - (time.perf_counter() - started)) > 0:
-        await asyncio.sleep(ahead)
+    await asyncio.sleep(max(0.0, count / rate - (time.perf_counter() - started)))
 
 
 def _open(file: Path | None) -> tuple[int, int | None]:

@@ -57,7 +57,7 @@ def create(
       tidelog topics create orders --partitions 12 --replication 1
       tidelog topics create audit --config retention.ms=-1
     """
-    configs = key_values(config or [], "--config")
+    configs = dict(key_values(config or [], "--config"))
 
     async def work() -> "tuple[TopicInfo, bool]":
         from tidelog.client.cluster import Refused
