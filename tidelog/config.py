@@ -42,7 +42,7 @@ class Setting:
         """The typed value, or ConfigError with the key and what it may be."""
         try:
             parsed = self._convert(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, KeyError):
             raise ConfigError(f"{self.name} is {value!r}; it must be {self.describe()}") from None
         too_small = self.least is not None and parsed < self.least
         too_large = self.most is not None and parsed > self.most
@@ -215,6 +215,30 @@ class NodeConfig:
     max_incremental_fetch_partitions: int = setting(
         100_000, "Partitions that one fetch session may hold.", least=1
     )
+    group_max_size: int = setting(
+        2**31 - 1, "The most members that a consumer group may have.", least=1
+    )
+    group_min_session_timeout_ms: int = setting(
+        6000, "The shortest session timeout that a member may ask for.", least=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "The longest session timeout that a member may ask for.", least=1
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        0, "How long a new group waits for further members before its first generation.", least=0
+    )
+    offset_metadata_max_bytes: int = setting(
+        4096, "The longest note that a consumer may leave with a committed offset.", least=0
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, "Forget the offsets of a group this long after its last member left.", least=1
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "How often offsets that are too old are looked for.", least=1
+    )
+    offsets_topic_num_partitions: int = setting(
+        50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
 
     @property
@@ -224,6 +248,39 @@ class NodeConfig:
 
 TOPIC_SETTINGS: Final = settings_of(TopicConfig)
 NODE_SETTINGS: Final = settings_of(NodeConfig)
+
+
+DYNAMIC_NODE_SETTINGS: Final = frozenset(
+    {
+        *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
+        "auto.create.topics.enable", "connections.max", "connections.max.idle.ms",
+        "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms", "num.partitions",
+        "producer.id.expiration.ms", "socket.request.max.bytes",
+    }
+)  # fmt: skip
+"""What may be changed while a node runs; everything else needs a restart."""
+
+
+def all_node_settings() -> dict[str, Setting]:
+    """Every setting that a node takes, the topics' defaults included."""
+    for_topics = {
+        TOPIC_DEFAULT_PREFIX + name: dataclasses.replace(entry, name=TOPIC_DEFAULT_PREFIX + name)
+        for name, entry in TOPIC_SETTINGS.items()
+    }
+    return NODE_SETTINGS | for_topics
+
+
+def node_value(config: NodeConfig, key: str) -> object:
+    """The value of any of `all_node_settings`."""
+    if key in NODE_SETTINGS:
+        return getattr(config, key.replace(".", "_"))
+    return getattr(config.topic_defaults, key.removeprefix(TOPIC_DEFAULT_PREFIX).replace(".", "_"))
+
+
+def with_node_changes(config: NodeConfig, changes: Mapping[str, object]) -> NodeConfig:
+    """`config` with settings changed while running; ConfigError for one that cannot be."""
+    started = {key: node_value(config, key) for key in all_node_settings()}
+    return node_config(started | dict(changes))
 
 
 def _apply(config: C, known: Mapping[str, Setting], values: Mapping[str, object]) -> C:
@@ -244,15 +301,15 @@ def node_config(*sources: Mapping[str, object]) -> NodeConfig:
     merged: dict[str, object] = {}
     for source in sources:
         merged.update(source)
-    own = {name: value for name, value in merged.items() if name in NODE_SETTINGS}
-    for_topics = {
-        name.removeprefix(TOPIC_DEFAULT_PREFIX): value
-        for name, value in merged.items()
-        if name.startswith(TOPIC_DEFAULT_PREFIX)
-        and name.removeprefix(TOPIC_DEFAULT_PREFIX) in TOPIC_SETTINGS
-    }
-    for name in merged:
-        if name not in own and name.removeprefix(TOPIC_DEFAULT_PREFIX) not in for_topics:
+    own: dict[str, object] = {}
+    for_topics: dict[str, object] = {}
+    for name, value in merged.items():
+        topic_key = name.removeprefix(TOPIC_DEFAULT_PREFIX)
+        if name in NODE_SETTINGS:
+            own[name] = value
+        elif topic_key != name and topic_key in TOPIC_SETTINGS:
+            for_topics[topic_key] = value
+        else:
             everything = [*NODE_SETTINGS, *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS)]
             raise ConfigError(f"there is no setting {name!r}" + _similar(name, everything))
     config = _apply(NodeConfig(), NODE_SETTINGS, own)

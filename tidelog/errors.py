@@ -76,6 +76,38 @@ class MessageTooLarge(BrokerError):
         super().__init__(f"the batch has {size} bytes; max.message.bytes is {size_max}")
 
 
+class OffsetMetadataTooLarge(BrokerError):
+    """The text beside a committed offset is too long; shorten it, or raise the limit."""
+
+    code = 12
+
+    def __init__(self, *, size: int, size_max: int) -> None:
+        super().__init__(
+            f"the offset's metadata has {size} characters; offset.metadata.max.bytes is {size_max}"
+        )
+
+
+class CoordinatorLoadInProgress(BrokerError):
+    """The coordinator is still reading its groups from the log; retry."""
+
+    code = 14
+    retriable = True
+
+
+class CoordinatorNotAvailable(BrokerError):
+    """The coordinator cannot do this now; find it again and retry."""
+
+    code = 15
+    retriable = True
+
+
+class NotCoordinator(BrokerError):
+    """This node does not coordinate the group; ask FindCoordinator which does."""
+
+    code = 16
+    retriable = True
+
+
 class InvalidTopic(BrokerError):
     """The name cannot be a topic's; the message says why."""
 
@@ -99,6 +131,60 @@ class InvalidRequiredAcks(BrokerError):
 
     def __init__(self, acks: int) -> None:
         super().__init__(f"acks is {acks}; it must be 0, 1 or -1 (all)")
+
+
+class IllegalGeneration(BrokerError):
+    """The group has moved on to another generation; join it again."""
+
+    code = 22
+
+    def __init__(self, *, generation: int, current: int | None) -> None:
+        now = "the group does not exist" if current is None else f"it is {current}"
+        super().__init__(f"generation {generation} is not the group's; {now}")
+
+
+class InconsistentGroupProtocol(BrokerError):
+    """The member shares no protocol with the others; give all members a common one."""
+
+    code = 23
+
+
+class InvalidGroupId(BrokerError):
+    """The name cannot be a group's; set `group.id`."""
+
+    code = 24
+
+
+class UnknownMemberId(BrokerError):
+    """The group has no such member, or removed it; join again without an id."""
+
+    code = 25
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"the group has no member {member_id!r}")
+
+
+class InvalidSessionTimeout(BrokerError):
+    """The session timeout is outside of `group.{min,max}.session.timeout.ms`."""
+
+    code = 26
+
+    def __init__(self, *, timeout_ms: int, least_ms: int, most_ms: int) -> None:
+        super().__init__(
+            f"the session timeout is {timeout_ms} ms; it must be from {least_ms} to {most_ms}"
+        )
+
+
+class RebalanceInProgress(BrokerError):
+    """The group is sharing out its work anew; join again."""
+
+    code = 27
+
+
+class InvalidCommitOffsetSize(BrokerError):
+    """The commit is too large for one write; commit fewer partitions at once."""
+
+    code = 28
 
 
 class InvalidTimestamp(BrokerError):
@@ -209,6 +295,21 @@ class UnknownProducerId(BrokerError):
     code = 59
 
 
+class NonEmptyGroup(BrokerError):
+    """The group has members; stop them first."""
+
+    code = 68
+
+
+class GroupIdNotFound(BrokerError):
+    """There is no such group."""
+
+    code = 69
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(f"there is no group {group_id!r}")
+
+
 class FetchSessionIdNotFound(BrokerError):
     """The fetch session is gone; start one with a full fetch."""
 
@@ -250,10 +351,54 @@ class OffsetNotAvailable(BrokerError):
     retriable = True
 
 
+class MemberIdRequired(BrokerError):
+    """The client shall join again with the id that it is given here (KIP-394)."""
+
+    code = 79
+
+    def __init__(self, *, member_id: str) -> None:
+        super().__init__(f"join again as {member_id!r}")
+        self.member_id = member_id
+
+
+class GroupMaxSizeReached(BrokerError):
+    """The group has as many members as `group.max.size` allows."""
+
+    code = 81
+
+    def __init__(self, size_max: int) -> None:
+        super().__init__(f"the group is full; group.max.size is {size_max}")
+
+
+class FencedInstanceId(BrokerError):
+    """Another process has joined with this `group.instance.id`; this one must stop."""
+
+    code = 82
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"another member has joined as the instance {instance_id!r}")
+
+
+class GroupSubscribedToTopic(BrokerError):
+    """The group consumes the topic, so its offsets stay; stop the members first."""
+
+    code = 86
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"the group is subscribed to {topic!r}")
+
+
 class InvalidRecord(BrokerError):
     """A record breaks a rule of the topic; the message says which."""
 
     code = 87
+
+
+class UnstableOffsetCommit(BrokerError):
+    """A commit of this offset is under way and may yet change it; retry."""
+
+    code = 88
+    retriable = True
 
 
 class UnknownTopicId(BrokerError):

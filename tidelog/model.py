@@ -27,7 +27,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka reserves this id for the metadata log."""
 
-INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, "__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, "__transaction_state"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,9 +59,11 @@ class Endpoint:
         host, colon, port = text.strip().rpartition(":")
         if not colon and default_port is not None:
             return cls(host=text.strip(), port=default_port)
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
+        bare = host.removeprefix("[").removesuffix("]")
+        is_number = port.isascii() and port.isdecimal() and int(port) <= 65535
+        if not colon or not bare or not is_number or (":" in bare and bare == host):
             raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:9092")
-        return cls(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+        return cls(host=bare, port=int(port))
 
 
 def topic_name_problem(name: str) -> str | None:

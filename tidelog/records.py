@@ -157,6 +157,8 @@ def check_batch(batch: Buffer) -> BatchHeader:
     if magic > MAGIC or size < HEADER_BYTES:
         raise CorruptMessage(f"not a record batch: {size} bytes, format {magic}")
     header = read_header(batch)
+    if HEADER_BYTES <= header.size <= size - HEADER_BYTES:
+        raise InvalidRecord("more than one batch came for the partition; send one in each request")
     if header.size != size:
         raise CorruptMessage(f"the batch says {header.size} bytes, {size} came")
     if not crc_matches(batch, header):
@@ -167,6 +169,8 @@ def check_batch(batch: Buffer) -> BatchHeader:
         )
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
+    if header.producer_id > NO_PRODUCER and header.base_sequence < 0:
+        raise InvalidRecord(f"producer {header.producer_id} sent sequence {header.base_sequence}")
     return header
 
 
@@ -244,16 +248,31 @@ def decode_batch(batch: Buffer, *, size_max: int = 256 * 1024 * 1024) -> list[Re
 def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int]]:
     """Offset and time of every record of a batch, one after the other: nothing else is kept.
 
-    A small batch may say that it holds millions of records, and do so.
+    A small batch may say that it holds millions of records, and do so; hence the short ways.
     """
     header, reader = _open(batch, size_max)
+    data, last_delta = bytes(reader.data), header.last_offset_delta
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    at, size = 0, len(data)
+    short = abs(header.base_timestamp) < 2**62
     for _ in range(header.record_count):
-        end = reader.begin_record()
-        offset, timestamp_ms = _read_place(reader, header)
-        if reader.at > end:
-            raise CorruptMessage("a record's length does not fit its fields")
-        reader.at = end
-        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms
+        if short and at + 3 < size and data[at] | data[at + 2] | data[at + 3] < 0x80:
+            # Length, time and offset are one byte each, and not negative if they are even.
+            zigzag, time_delta, delta = data[at], data[at + 2], data[at + 3]
+            end = at + 1 + (zigzag >> 1)
+            time_delta = (time_delta >> 1) ^ -(time_delta & 1)
+            if (zigzag | delta) & 1 or end > size or end < at + 4 or delta >> 1 > last_delta:
+                raise CorruptMessage("a record lies outside of its batch, or of time")
+            place = header.base_offset + (delta >> 1), header.base_timestamp + time_delta
+        else:
+            reader.at = at
+            end = reader.begin_record()
+            place = _read_place(reader, header)
+            if reader.at > end:
+                raise CorruptMessage("a record's length does not fit its fields")
+        at = end
+        yield place if append_time is None else (place[0], append_time)
+    reader.at = at
     reader.expect_end()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from tidelog.broker.metadata_log import METADATA_PARTITION, MetadataLog
-from tidelog.config import NodeConfig, TopicConfig, topic_config
+from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import NodeRegistered
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
@@ -34,12 +34,17 @@ from tidelog.log.segment import (
 )
 from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
-from tidelog.model import METADATA_TOPIC_ID, Endpoint, Offset, TopicPartition
+from tidelog.model import INTERNAL_TOPICS, METADATA_TOPIC_ID, Endpoint, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
+    retention_ms=-1, max_message_bytes=64 * 1024 * 1024, segment_bytes=100 * 1024 * 1024
+)
+"""Always synced, never deleted by age."""
 
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
@@ -53,6 +58,8 @@ class Broker:
     ) -> None:
         self.host = host
         self.config = config
+        self.started_with = config
+        """The settings from the file, the environment and the flags; `config` may go beyond."""
         self.node_id = config.node_id
         self.endpoint = config.kafka_endpoint
         """Where clients reach this node; the face replaces it once it knows its port."""
@@ -63,6 +70,8 @@ class Broker:
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_calls: list[Callable[[], None]] = []
+        self._deleted_calls: list[Callable[[str], None]] = []
         self._one_change_at_a_time = asyncio.Lock()
         self.identity: Identity
         self.metadata: MetadataLog
@@ -80,13 +89,14 @@ class Broker:
         await self.metadata.change(
             lambda _: NodeRegistered(node=self.node_id, incarnation=self.host.new_id().hex)
         )
+        self.apply_configs()
         await self._open_partitions()
-        self._repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
-        self._repeat(self.config.retention_check_ms / 1000, self._delete_old)
-        self._repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
+        self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
+        self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
+        self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
 
     async def _open_metadata(self) -> None:
-        config = TopicConfig(retention_ms=-1, max_message_bytes=64 * 1024 * 1024)
+        config = INTERNAL_TOPIC_CONFIG
         self._directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
         state = await self.host.offload.run(partial(self._open_log, METADATA_PARTITION, config))
         metadata = self._make_partition(METADATA_PARTITION, METADATA_TOPIC_ID, config, state)
@@ -172,6 +182,8 @@ class Broker:
         return [p for numbers in self._topics.values() for p in numbers if p is not None]
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
+        if topic.name in INTERNAL_TOPICS:
+            return INTERNAL_TOPIC_CONFIG
         return topic_config(topic.config, self.config.topic_defaults)
 
     @property
@@ -179,6 +191,18 @@ class Broker:
         if self.config.kafka_advertised:
             return Endpoint.parse(self.config.kafka_advertised)
         return self.endpoint
+
+    def apply_configs(self) -> None:
+        """Let the settings in the image take effect."""
+        changes: dict[str, str] = {}
+        for node in (None, self.node_id):
+            changes |= self.image.node_configs.get(node, {})
+        self.config = with_node_changes(self.started_with, changes)
+        for topic in self.image.topics.values():
+            config = self.topic_config(topic)
+            for partition in self._topics.get(topic.name, ()):
+                if partition is not None:
+                    partition.configure(config)
 
     # Following the metadata.
 
@@ -205,6 +229,14 @@ class Broker:
         states = await self._change_disk(make)  # if it is full, the next start makes the rest
         for name, state in zip(new, states, strict=True):
             self._serve(topic, name, config, state)
+
+    def on_topic_deleted(self, call: Callable[[str], None]) -> None:
+        self._deleted_calls.append(call)
+
+    def tell_deleted(self, name: str) -> None:
+        """Let those know who keep something about a topic that is no more."""
+        for call in self._deleted_calls:
+            call(name)
 
     async def drop_topic(self, name: str, topic_id: UUID) -> None:
         """Stop serving a deleted topic and remove its files."""
@@ -241,7 +273,20 @@ class Broker:
 
     # Housekeeping.
 
-    def _repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run `work` beside everything else, no longer than the node."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def on_stop(self, call: Callable[[], None]) -> None:
+        """Call `call` when the node stops, while its partitions are still open."""
+        self._stop_calls.append(call)
+
+    def repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` every so many seconds, as long as the node lives."""
+
         async def loop() -> None:
             while True:
                 await asyncio.sleep(seconds)
@@ -252,8 +297,7 @@ class Broker:
                 except OSError:
                     return  # the node is stopping
 
-        task = asyncio.get_running_loop().create_task(loop())
-        self._tasks.add(task)
+        self.spawn(loop())
 
     async def _expire_waits(self) -> None:
         now = self.host.clock.monotonic()
@@ -353,9 +397,12 @@ class Broker:
         await self.host.offload.run(partial(self._close, partitions, clean))
 
     async def _stop_housekeeping(self) -> None:
-        for task in self._tasks:
+        for call in self._stop_calls:
+            call()
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _close(self, partitions: list[Partition], clean: bool) -> None:
         if clean:

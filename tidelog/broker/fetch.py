@@ -124,7 +124,7 @@ class _Fetch:
                 continue
             if isinstance(read, ColdRead):
                 self._cold.append((fetched, read))
-                more = read.bytes_max
+                more = max(read.bytes_max, 1)  # it finds a batch, however absurd the limit is
                 enough = True
             else:
                 fetched.buffers, more = read

@@ -79,6 +79,8 @@ class MetadataLog:
     async def _commit(self, record: MetadataRecord) -> None:
         batch = encode_batch([Record(value=encode(record), timestamp_ms=self._clock.wall_ms())])
         commit = _Commit()
-        *_, done = self.partition.append(batch, acks=-1, waiter=commit, pins_bytes=len(batch))
+        *_, done = self.partition.append(
+            batch, acks=-1, waiter=commit, pins_bytes=len(batch), internal=True
+        )
         if not done:
             await commit.done

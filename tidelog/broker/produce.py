@@ -150,7 +150,7 @@ def handle_produce(
         refusal = InvalidRequest("transactions are not supported yet; unset transactional.id")
     for topic, partitions in request.topics:
         answers = []
-        for number, batch in partitions:
+        for number, batch, _ in partitions:
             answer = PartitionAnswer(number)
             answers.append(answer)
             try:

@@ -13,13 +13,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from tidelog.broker import offsets, topics
+from tidelog.broker import configs, offsets, topics
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Client, Reply, Request, authorize
+from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.fetch import handle_fetch
+from tidelog.broker.groups import GroupApis
 from tidelog.broker.produce import handle_produce, handle_repeated
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.sessions import Sessions
+from tidelog.config import NodeConfig
 from tidelog.errors import BrokerError, TidelogError, UnsupportedVersion
 from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import MessageDamaged, decode_request, encode, response_entity
@@ -54,6 +57,9 @@ class Requests:
             broker.config.fetch_sessions_max, broker.config.max_incremental_fetch_partitions,
             broker.host.random,
         )  # fmt: skip
+        coordinator = Coordinator(broker)
+        coordinator.start()
+        groups = GroupApis(coordinator)
         self._handlers: dict[Api, Handler] = {
             Api.API_VERSIONS: api_versions,
             Api.METADATA: topics.metadata,
@@ -65,8 +71,26 @@ class Requests:
             Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             Api.DELETE_RECORDS: offsets.delete_records,
             Api.INIT_PRODUCER_ID: ProducerIds(broker).init_producer_id,
+            Api.DESCRIBE_CONFIGS: configs.describe_configs,
+            Api.ALTER_CONFIGS: configs.alter_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+            Api.FIND_COORDINATOR: groups.find_coordinator,
+            Api.JOIN_GROUP: groups.join_group,
+            Api.SYNC_GROUP: groups.sync_group,
+            Api.HEARTBEAT: groups.heartbeat,
+            Api.LEAVE_GROUP: groups.leave_group,
+            Api.OFFSET_COMMIT: groups.offset_commit,
+            Api.OFFSET_FETCH: groups.offset_fetch,
+            Api.OFFSET_DELETE: groups.offset_delete,
+            Api.DESCRIBE_GROUPS: groups.describe_groups,
+            Api.LIST_GROUPS: groups.list_groups,
+            Api.DELETE_GROUPS: groups.delete_groups,
         }
         assert {*self._handlers, Api.PRODUCE, Api.FETCH} == set(APIS), "advertised = handled"
+
+    @property
+    def config(self) -> NodeConfig:
+        return self._broker.config
 
     def handle(
         self, frame: bytearray, header: Header, client: Client, reply: Reply

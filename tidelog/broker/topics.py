@@ -201,11 +201,14 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
             topic = _find(broker.image, name, topic_id)
+            if topic.name in INTERNAL_TOPICS:
+                raise InvalidTopic(f"{topic.name} is the cluster's own and cannot be deleted")
             answer |= {"name": topic.name, "topic_id": topic.id}
             await broker.metadata.change(
                 partial(decisions.delete_topic, name=name, topic_id=topic_id)
             )
             await broker.drop_topic(topic.name, topic.id)
+            broker.tell_deleted(topic.name)
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         answers.append(answer)

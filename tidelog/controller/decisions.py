@@ -12,8 +12,10 @@ from uuid import UUID
 from tidelog.config import TopicConfig, topic_config
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
+    NodeConfigChanged,
     PartitionsAdded,
     ProducerIdsGranted,
+    TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
 )
@@ -44,6 +46,8 @@ class NewTopic:
     replication: int = -1
     assignment: Mapping[int, Sequence[NodeId]] | None = None
     config: Mapping[str, str | None]
+    internal: bool = False
+    """Made by a node itself, under a name that clients cannot use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +65,14 @@ def create_topic(
     """The record that creates the topic, or the reason why not."""
     if problem := topic_name_problem(wanted.name):
         raise InvalidTopic(problem)
-    if wanted.name in image.topics or wanted.name in INTERNAL_TOPICS:
+    if wanted.name in image.topics or (wanted.name in INTERNAL_TOPICS and not wanted.internal):
         raise TopicAlreadyExists(wanted.name)
     # Kafka's metrics turn dots into underscores, so such a pair of names cannot be told apart.
     twin = wanted.name.replace(".", "_")
     if any(name.replace(".", "_") == twin for name in image.topics):
         raise InvalidTopic(f"{wanted.name!r} differs from another topic only in '.' and '_'")
     config = {name: value for name, value in wanted.config.items() if value is not None}
-    try:
-        topic_config(config, defaults.topic)
-    except ConfigError as error:
-        raise InvalidConfig(str(error)) from None
+    _check_config(config, defaults.topic)
     nodes = sorted(image.nodes)
     if wanted.assignment:
         replicas = _assigned(wanted, nodes)
@@ -105,8 +106,13 @@ def add_partitions(
             raise InvalidReplicaAssignment(
                 f"{more} partitions are added, replicas are given for {len(assignment)}"
             )
+        replication = len(topic.partitions[0].replicas)
         for replicas in assignment:
             _check_replicas(replicas, nodes)
+            if len(replicas) != replication:
+                raise InvalidReplicaAssignment(
+                    f"{name!r} has {replication} replicas of each partition, not {len(replicas)}"
+                )
         return PartitionsAdded(topic=name, replicas=[list(r) for r in assignment])
     replication = len(topic.partitions[0].replicas)
     first = len(image.topics) + len(topic.partitions)
@@ -121,6 +127,31 @@ def delete_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -
     if topic is None:
         raise UnknownTopicId(topic_id)
     return TopicDeleted(name=topic.name)
+
+
+def change_topic_config(
+    image: ClusterImage, *, name: str, config: Mapping[str, str], defaults: TopicConfig
+) -> TopicConfigChanged:
+    """The record that gives a topic these settings of its own."""
+    topic = find_topic(image, name)
+    if topic.name in INTERNAL_TOPICS:
+        raise InvalidTopic(f"the settings of {name} are the cluster's own")
+    _check_config(config, defaults)
+    return TopicConfigChanged(topic=name, config=dict(config))
+
+
+def change_node_config(
+    image: ClusterImage, *, node: NodeId | None, config: Mapping[str, str]
+) -> NodeConfigChanged:
+    """The record that changes a node's settings; the caller has checked them."""
+    return NodeConfigChanged(node=node, config=dict(config))
+
+
+def _check_config(config: Mapping[str, str], defaults: TopicConfig) -> None:
+    try:
+        topic_config(config, defaults)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
 
 
 def grant_producer_ids(image: ClusterImage, node: NodeId) -> ProducerIdsGranted:

@@ -12,9 +12,11 @@ from uuid import UUID
 from tidelog.controller.records import (
     FIRST_EPOCH,
     MetadataRecord,
+    NodeConfigChanged,
     NodeRegistered,
     PartitionsAdded,
     ProducerIdsGranted,
+    TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
 )
@@ -50,6 +52,8 @@ class ClusterImage:
         self.topics_by_id: dict[UUID, TopicImage] = {}
         self.nodes: dict[NodeId, str] = {}
         """The incarnation of every node, by its number."""
+        self.node_configs: dict[NodeId | None, dict[str, str]] = {}
+        """What was changed while nodes ran; None is for all of them."""
         self.producer_ids_end = 0
 
     def __eq__(self, other: object) -> bool:
@@ -84,6 +88,11 @@ class ClusterImage:
             case NodeRegistered():
                 self.nodes[record.node] = record.incarnation
                 self._open_epochs(record.node)
+            case TopicConfigChanged():
+                topic = self.topics[record.topic]
+                self._put(replace(topic, config=dict(record.config)))
+            case NodeConfigChanged():
+                self.node_configs[record.node] = dict(record.config)
             case ProducerIdsGranted():
                 self.producer_ids_end = record.end
             case _:

@@ -45,6 +45,20 @@ class TopicDeleted(_Record, frozen=True, tag="TopicDeleted"):
     name: str
 
 
+class TopicConfigChanged(_Record, frozen=True, tag="TopicConfigChanged"):
+    """The topic's own settings are these now, and no others."""
+
+    topic: str
+    config: dict[str, str]
+
+
+class NodeConfigChanged(_Record, frozen=True, tag="NodeConfigChanged"):
+    """What was changed of a node's settings while it ran is this now; None is every node."""
+
+    node: NodeId | None
+    config: dict[str, str]
+
+
 class ProducerIdsGranted(_Record, frozen=True, tag="ProducerIdsGranted"):
     """All producer ids below `end` belong to someone; the next grant begins there."""
 
@@ -53,7 +67,13 @@ class ProducerIdsGranted(_Record, frozen=True, tag="ProducerIdsGranted"):
 
 
 MetadataRecord: TypeAlias = (
-    NodeRegistered | TopicCreated | PartitionsAdded | TopicDeleted | ProducerIdsGranted
+    NodeRegistered
+    | TopicCreated
+    | PartitionsAdded
+    | TopicDeleted
+    | TopicConfigChanged
+    | NodeConfigChanged
+    | ProducerIdsGranted
 )
 
 FORMAT: Final = 1

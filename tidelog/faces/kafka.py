@@ -39,12 +39,18 @@ _CLOSE_SECONDS_MAX: Final = 2.0
 
 
 class Intake:
-    """How much of the node's memory unanswered requests take, and who waits for it to shrink."""
+    """How much of the node's memory requests take, and who waits for it to shrink.
+
+    Whole requests count until they are answered; large ones also while they come in, apart, so
+    that whoever never finishes one holds up nobody but others of its kind.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._waiting: dict[Connection, None] = {}
+        self._coming: dict[Connection, int] = {}  # the oldest first
         self.bytes_held = 0
+        self.bytes_coming = 0
 
     def take(self, size: int) -> None:
         self.bytes_held += size
@@ -52,15 +58,37 @@ class Intake:
     def give(self, size: int) -> None:
         self.bytes_held -= size
         if self._waiting and not self.is_full:
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                connection.consider_reading()
+            self._wake()
+
+    def is_coming(self, connection: "Connection", size: int) -> None:
+        """A large request takes `size` bytes by now and is not whole; 0 if it is, or is gone."""
+        before = self._coming.get(connection, 0)
+        self.bytes_coming += size - before
+        if size:
+            self._coming[connection] = size
+        else:
+            self._coming.pop(connection, None)
+            if self._waiting:
+                self._wake()
+
+    def may_come(self, connection: "Connection") -> bool:
+        """Whether more of its large request has room. The oldest always has: it will end."""
+        return (
+            self.bytes_coming <= self._bytes_max
+            or connection not in self._coming
+            or connection is next(iter(self._coming))
+        )
 
     def wait(self, connection: "Connection") -> None:
         self._waiting[connection] = None
 
     def forget(self, connection: "Connection") -> None:
         self._waiting.pop(connection, None)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for connection in waiting:
+            connection.consider_reading()
 
     @property
     def is_full(self) -> bool:
@@ -121,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline_max = listener.config.connections_pipeline_max
         self._undispatched: deque[bytearray] = deque()
         self._slots: deque[_Slot] = deque()
+        self._coming_bytes = 0
         self._alone = False  # whether a request that runs alone is under way
         self._dispatching = False
         self._flushing = False
@@ -153,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._listener.leave(self)
         self._intake.forget(self)
+        self._intake.is_coming(self, 0)
         slots, self._slots = self._slots, deque()
         for slot in slots:
             slot.gone()
@@ -171,6 +201,11 @@ class Connection(asyncio.BufferedProtocol):
         except FrameRefused as error:
             self.fail(str(error))
             return
+        coming = self._frames.large_bytes
+        if coming != self._coming_bytes:
+            self._coming_bytes = coming
+            self._intake.is_coming(self, coming)
+            self.consider_reading()
         for frame in frames:
             self._intake.take(len(frame))
             self._undispatched.append(frame)
@@ -262,15 +297,15 @@ class Connection(asyncio.BufferedProtocol):
         """Read from the client exactly while there is room for what it sends."""
         if self._closing or self.transport is None:
             return
-        may_read = (
-            len(self._undispatched) < _UNDISPATCHED_MAX
-            and not self._intake.is_full
-            and not self._stopping
+        has_room = not self._intake.is_full and (
+            self._coming_bytes == 0 or self._intake.may_come(self)
         )
-        if self._intake.is_full:
+        if not has_room:
             self._intake.wait(self)
+        may_read = has_room and len(self._undispatched) < _UNDISPATCHED_MAX and not self._stopping
         if may_read and not self._reading:
             self._reading = True
+            self.last_progress = self._loop.time()
             self.transport.resume_reading()
         elif not may_read and self._reading:
             self._reading = False
@@ -303,11 +338,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writable:
             if silent > idle_seconds:
                 self.fail("it does not read its answers")
+        elif self._frames.is_partial:
+            if self._reading and silent > frame_seconds:
+                self.fail(f"a request stopped half-way, {silent:.0f} s ago")
         elif self._slots or self._undispatched:
             return  # we owe it an answer
-        elif self._frames.is_partial:
-            if silent > frame_seconds:
-                self.fail(f"a request stopped half-way, {silent:.0f} s ago")
         elif silent > idle_seconds:
             self.fail(f"idle for {silent:.0f} s")
         elif silent > _SWEEP_SECONDS:
@@ -328,16 +363,20 @@ def _is_tagged(header: Header) -> bool:
 class KafkaListener:
     """Accepts Kafka clients and keeps an eye on them."""
 
-    def __init__(self, host: Host, config: NodeConfig, requests: Requests) -> None:
+    def __init__(self, host: Host, requests: Requests) -> None:
         self._host = host
-        self.config = config
         self.requests = requests
-        self.intake = Intake(config.queued_max_bytes)
+        self.intake = Intake(requests.config.queued_max_bytes)
         self.connections: dict[Connection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> NodeConfig:
+        """The settings as they are now; some change while the node runs."""
+        return self.requests.config
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; where that turned out to be."""
@@ -380,11 +419,11 @@ class KafkaListener:
             self._empty.set()
 
     async def _sweep(self) -> None:
-        idle_seconds = self.config.connections_max_idle_ms / 1000
-        frame_seconds = self.config.frame_timeout_ms / 1000
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
+            idle_seconds = self.config.connections_max_idle_ms / 1000
+            frame_seconds = self.config.frame_timeout_ms / 1000
             now = loop.time()
             for connection in list(self.connections):
                 connection.close_if_stale(now, idle_seconds, frame_seconds)

@@ -48,7 +48,7 @@ class Node:
 
     async def start(self) -> None:
         await self.broker.start()
-        listener = KafkaListener(self._host, self.config, Requests(self.broker))
+        listener = KafkaListener(self._host, Requests(self.broker))
         at = self.config.kafka_endpoint
         try:
             self.broker.endpoint = await listener.start(at)

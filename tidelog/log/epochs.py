@@ -102,7 +102,8 @@ class EpochHistory:
                 (int(epoch), int(offset))
                 for epoch, offset in (line.split(" ") for line in lines if line)
             ]
-            whole = version == "0" and len(entries) == int(count)
+            # Without its last newline an offset may lack digits.
+            whole = version == "0" and len(entries) == int(count) and data.endswith(b"\n")
         except (ValueError, UnicodeDecodeError) as error:
             raise EpochsDamaged(f"not a leader epoch checkpoint: {error}") from error
         rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(entries))

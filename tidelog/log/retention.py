@@ -7,7 +7,8 @@ Rule 2: 'any' needs one limit passed; 'hybrid' needs the segment past both the a
 from tidelog.config import TopicConfig
 from tidelog.host import Disk
 from tidelog.log.log import Log
-from tidelog.log.segment import Segment
+from tidelog.log.recovery import walk
+from tidelog.log.segment import TIME_INDEX_SUFFIX, Segment
 from tidelog.model import NO_TIMESTAMP, Offset
 
 
@@ -16,6 +17,20 @@ def load_ages(disk: Disk, segments: list[Segment]) -> None:
     for segment in segments:
         if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
             segment.load_max_timestamp(disk)
+            if not disk.exists(segment.path(TIME_INDEX_SUFFIX)):
+                _scan_age(disk, segment)
+
+
+def _scan_age(disk: Disk, segment: Segment) -> None:
+    """Learn the greatest time from the batches: without it, a lost index would stop retention."""
+    try:
+        file = segment.open(disk)
+    except FileNotFoundError:
+        return  # the whole segment was deleted meanwhile
+    for header, _ in walk(file, 0, segment.size):
+        if header.max_timestamp > segment.max_timestamp_ms:
+            segment.max_timestamp_ms = header.max_timestamp
+            segment.max_timestamp_offset = header.last_offset
 
 
 def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> Offset:

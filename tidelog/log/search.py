@@ -61,8 +61,15 @@ class TimeSearch:
             if best is not None and self._newest(disk, segment) <= best[0]:
                 continue
             for header, position in self._batches(disk, segment, segment.base):
-                if not header.is_control and (best is None or header.max_timestamp > best[0]):
-                    best = header.max_timestamp, segment, header, position
+                if best is not None and header.max_timestamp <= best[0]:
+                    continue
+                time_ms = header.max_timestamp
+                if header.base_offset < self.start or header.next_offset > self.limit:
+                    # Its newest record may not count; only such a batch must be looked into.
+                    times = self._times(disk, segment, header, position)
+                    time_ms = max((t for _, t in times), default=NO_TIMESTAMP)
+                if best is None or time_ms > best[0]:
+                    best = time_ms, segment, header, position
         if best is None:
             return None
         timestamp_ms, segment, header, position = best
@@ -91,9 +98,17 @@ class TimeSearch:
     def _in_batch(
         self, disk: Disk, segment: Segment, header: BatchHeader, position: int, timestamp_ms: int
     ) -> Found | None:
+        for offset, time_ms in self._times(disk, segment, header, position):
+            if time_ms >= timestamp_ms:
+                return Found(offset, time_ms, header.leader_epoch)
+        return None
+
+    def _times(
+        self, disk: Disk, segment: Segment, header: BatchHeader, position: int
+    ) -> Iterator[tuple[Offset, int]]:
+        """Offset and time of the records of a batch that count."""
         batch = segment.open(disk).read(position, header.size)
         size_max = max(_UNPACKED_BYTES_MAX, _UNPACKED_TIMES_MAX * len(batch))
         for offset, time_ms in iterate_times(batch, size_max=size_max):
-            if time_ms >= timestamp_ms and self.start <= offset < self.limit:
-                return Found(offset, time_ms, header.leader_epoch)
-        return None
+            if self.start <= offset < self.limit:
+                yield offset, time_ms

@@ -17,6 +17,7 @@ from tidelog.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
+    InvalidTopic,
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeader,
@@ -31,7 +32,15 @@ from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
-from tidelog.model import NO_EPOCH, NO_TIMESTAMP, Epoch, NodeId, Offset, TopicPartition
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    Epoch,
+    NodeId,
+    Offset,
+    TopicPartition,
+)
 from tidelog.partition.leader import Leader, Settled, Waiter
 from tidelog.records import CONTROL, TRANSACTIONAL, check_batch, stamp, stamp_append_time
 
@@ -49,8 +58,9 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_host", "_last_watermark", "_reopening", "_rounds", "_watchers",
-        "config", "disk_full", "leader", "log", "me", "name", "path", "topic_id",
+        "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_reopening",
+        "_rounds", "_watchers", "config", "disk_full", "leader", "log", "me", "name", "path",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +77,7 @@ class Partition:
         budget: TailBudget,
     ) -> None:
         self.name = name
+        self._is_internal = name.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.me = me
         self.config = config
@@ -83,6 +94,12 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"<Partition {self.name} {self.log!r} {self.leader!r}>"
+
+    def configure(self, config: TopicConfig) -> None:
+        """Go on with other settings."""
+        self.config = self.log.config = config
+        if not self.syncs and self.leader is not None:
+            self._settle(self.leader.holds(self.me, self.log.written_end))
 
     # Leading.
 
@@ -137,9 +154,15 @@ class Partition:
     # Producing.
 
     def append(
-        self, batch: bytearray | memoryview, *, acks: int, waiter: Waiter, pins_bytes: int
+        self,
+        batch: bytearray | memoryview,
+        *,
+        acks: int,
+        waiter: Waiter,
+        pins_bytes: int,
+        internal: bool = False,
     ) -> tuple[Offset, int, bool]:
-        """Append one batch as a client sent it.
+        """Append one batch as a client sent it, or with `internal` as this node made it.
 
         Returns its base offset, its append time (or NO_TIMESTAMP), and whether `waiter` need not
         be awaited; otherwise `waiter` is told later. `pins_bytes` is the size of the request that
@@ -147,6 +170,8 @@ class Partition:
         """
         leader = self.leading()
         config, log = self.config, self.log
+        if self._is_internal and not internal:
+            raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
         if log.refusal is not None:
             raise StorageError(log.refusal)
         if acks == -1 and len(leader.in_sync) < config.min_insync_replicas:

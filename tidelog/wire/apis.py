@@ -19,13 +19,27 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
 
     @property
@@ -52,17 +66,34 @@ def _speak(least: int, most: int, *, flexible_from: int, taken_from: int | None 
     return Versions(least, most, least if taken_from is None else taken_from, flexible_from)
 
 
+NEVER: Final = 1 << 15
+"""No version of the API is flexible."""
+
 APIS: Final[dict[Api, Versions]] = {
     Api.PRODUCE: _speak(0, 13, taken_from=3, flexible_from=9),
     Api.FETCH: _speak(4, 17, flexible_from=12),
     Api.LIST_OFFSETS: _speak(1, 10, flexible_from=6),
     Api.METADATA: _speak(0, 13, flexible_from=9),
+    Api.OFFSET_COMMIT: _speak(2, 10, flexible_from=8),
+    Api.OFFSET_FETCH: _speak(1, 10, flexible_from=6),
+    Api.FIND_COORDINATOR: _speak(0, 6, flexible_from=3),
+    Api.JOIN_GROUP: _speak(0, 9, flexible_from=6),
+    Api.HEARTBEAT: _speak(0, 4, flexible_from=4),
+    Api.LEAVE_GROUP: _speak(0, 5, flexible_from=4),
+    Api.SYNC_GROUP: _speak(0, 5, flexible_from=4),
+    Api.DESCRIBE_GROUPS: _speak(0, 6, flexible_from=5),
+    Api.LIST_GROUPS: _speak(0, 5, flexible_from=3),
     Api.API_VERSIONS: _speak(0, 4, flexible_from=3),
     Api.CREATE_TOPICS: _speak(2, 7, flexible_from=5),
     Api.DELETE_TOPICS: _speak(1, 6, flexible_from=4),
     Api.DELETE_RECORDS: _speak(0, 2, flexible_from=2),
     Api.INIT_PRODUCER_ID: _speak(0, 5, flexible_from=2),
     Api.OFFSET_FOR_LEADER_EPOCH: _speak(2, 4, flexible_from=4),
+    Api.DESCRIBE_CONFIGS: _speak(1, 4, flexible_from=4),
+    Api.ALTER_CONFIGS: _speak(0, 2, flexible_from=2),
     Api.CREATE_PARTITIONS: _speak(0, 3, flexible_from=2),
+    Api.DELETE_GROUPS: _speak(0, 2, flexible_from=2),
+    Api.INCREMENTAL_ALTER_CONFIGS: _speak(0, 1, flexible_from=1),
+    Api.OFFSET_DELETE: _speak(0, 0, flexible_from=NEVER),
     Api.DESCRIBE_CLUSTER: _speak(0, 2, flexible_from=0),
 }

@@ -2,7 +2,8 @@
 
 Rule 1: bytes in, frames out; nothing here knows a socket.
 Rule 2: a length is compared with the limit before memory is set aside for it, and memory grows
-        only as bytes arrive: a lying length costs its sender the bytes, not us the memory.
+        only as bytes arrive: a lying length costs its sender the bytes, not us the memory. Who has
+        sent a large frame before gets as much at once for the next: it saves copying.
 Rule 3: every frame is memory of its own, which its receiver may keep and change.
 """
 
@@ -19,7 +20,7 @@ FRAME_BYTES_LEAST: Final = 4
 """Nothing on the wire is shorter than a correlation id."""
 
 _SHARED_BYTES: Final = 64 * 1024
-_GROW_BYTES: Final = 2 * 1024 * 1024
+_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 class FrameRefused(TidelogError):
@@ -33,7 +34,10 @@ class FrameBuffer:
     Small frames share a buffer and are copied out; a large one is received where it stays.
     """
 
-    __slots__ = ("_filled", "_large", "_large_filled", "_large_size", "_shared", "size_max")
+    __slots__ = (
+        "_at_once_bytes", "_filled", "_large", "_large_filled", "_large_size", "_shared",
+        "size_max",
+    )  # fmt: skip
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
@@ -42,11 +46,17 @@ class FrameBuffer:
         self._large: bytearray | None = None
         self._large_filled = 0
         self._large_size = 0
+        self._at_once_bytes = _SHARED_BYTES  # what a new large frame gets before it has come
 
     @property
     def is_partial(self) -> bool:
         """Whether a frame has begun that is not whole yet."""
         return self._filled > 0 or self._large is not None
+
+    @property
+    def large_bytes(self) -> int:
+        """What a large frame that is not whole yet takes in memory."""
+        return len(self._large) if self._large is not None else 0
 
     def space(self) -> memoryview:
         """Where the next bytes go."""
@@ -87,7 +97,8 @@ class FrameBuffer:
         return frames
 
     def _begin_large(self, size: int, beginning: memoryview) -> None:
-        self._large = bytearray(min(size, _GROW_BYTES))
+        # A bytearray is filled with zeros, so every byte of it takes real memory.
+        self._large = bytearray(min(size, self._at_once_bytes))
         self._large_size = size
         self._large_filled = len(beginning)
         self._large[: len(beginning)] = beginning
@@ -100,6 +111,7 @@ class FrameBuffer:
             return []
         if self._large_filled == self._large_size:
             self._large = None
+            self._at_once_bytes = max(self._at_once_bytes, min(len(large), _AT_ONCE_BYTES_MAX))
             return [large]
         grown = bytearray(min(self._large_size, 2 * len(large)))
         grown[: len(large)] = large

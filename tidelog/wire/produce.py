@@ -27,6 +27,8 @@ from tidelog.wire.lengths import ITEMS_MAX, MessageDamaged, read_uvarint, skip_t
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
+STRING_BYTES_MAX: Final = 2**15 - 1
+
 _CORRELATION_AT: Final = 4
 _CORRELATION_END: Final = 8
 _NO_TAGS: Final = b"\0\0\0"
@@ -44,6 +46,8 @@ class PartitionData(NamedTuple):
 
     partition: int
     records: memoryview | None
+    end: int
+    """Where the records end in their request."""
 
 
 class TopicData(NamedTuple):
@@ -91,7 +95,8 @@ def decode_request(frame: bytearray, at: int, version: int) -> ProduceRequest:
             for _ in range(reader.count()):
                 partition: int = _INT32.unpack_from(view, reader.at)[0]
                 reader.at += 4
-                partitions.append(PartitionData(partition, reader.bytes()))
+                records = reader.bytes()
+                partitions.append(PartitionData(partition, records, reader.at))
                 reader.tags()
             reader.tags()
             topics.append(TopicData(topic, partitions))
@@ -185,7 +190,7 @@ class Repeated:
         self.version = version
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
-        self.topic, ((self.partition, _),) = request.topics[0]
+        self.topic, ((self.partition, _, _),) = request.topics[0]
         self._flexible = version >= FLEXIBLE_FROM
         self._with_start = version >= 5
         self._head = bytes(frame[:_CORRELATION_AT])
@@ -205,7 +210,7 @@ class Repeated:
         """What to expect after `request`; None if it is not of the simple kind."""
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return None
-        records = request.topics[0].partitions[0].records
+        _, records, records_end = request.topics[0].partitions[0]
         if records is None or request.transactional_id is not None:
             return None
         flexible = version >= FLEXIBLE_FROM
@@ -213,7 +218,8 @@ class Repeated:
         length = bytearray()
         put_count(length, len(records), flexible)  # a length is written as a count is
         prefix_end = end - len(records) - len(length)
-        if frame[prefix_end : prefix_end + len(length)] != length:
+        is_last = records_end == end
+        if not is_last or frame[prefix_end : prefix_end + len(length)] != length:
             return None  # it carries tags, or a length written the long way
         return cls(frame, version, request, prefix_end)
 
@@ -307,7 +313,9 @@ def put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
 
 
 def put_nullable_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    data = b"" if text is None else text.encode()[: 2**15 - 1]
+    data = b"" if text is None else text.encode()
+    if len(data) > STRING_BYTES_MAX:
+        data = data[:STRING_BYTES_MAX].decode("utf-8", "ignore").encode()  # between characters
     if flexible:
         put_uvarint(out, 0 if text is None else len(data) + 1)
     else:

@@ -1,0 +1,1 @@
+"""Real Kafka clients against a real node: what Kafka promises them, Tidelog keeps."""

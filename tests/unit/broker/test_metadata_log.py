@@ -1,0 +1,81 @@
+import asyncio
+
+import pytest
+
+from tests.unit.broker.node import Machine, on_a_node
+from tidelog.controller.records import ProducerIdsGranted, TopicDeleted
+from tidelog.errors import UnknownTopicOrPartition
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restart_sees_what_was_committed(killed):
+    machine = Machine()
+    before = {}
+
+    async def first(node):
+        await node.create("a", partitions=2, retention_ms="5")
+        await node.create("gone")
+        await node.broker.metadata.change(lambda _: TopicDeleted(name="gone"))
+        await node.broker.metadata.change(lambda _: ProducerIdsGranted(node=1, end=77))
+        before.update(vars(node.broker.image))
+
+    async def second(node):
+        image = node.broker.image
+        assert image.producer_ids_end == 77
+        assert image.nodes.keys() == before["nodes"].keys()
+        assert image.nodes != before["nodes"], "every life is an incarnation of its own"
+        assert list(image.topics) == ["a"]
+        topic, old = image.topics["a"], before["topics"]["a"]
+        assert (topic.id, topic.config) == (old.id, {"retention.ms": "5"})
+        assert [p.epoch for p in old.partitions] == [0, 0]
+        assert [p.epoch for p in topic.partitions] == [1, 1]
+
+    machine.live(first, killed=killed)
+    machine.live(second)
+
+
+def test_a_record_is_applied_only_once_it_is_committed():
+    async def story(node):
+        metadata = node.broker.metadata
+        end = metadata.partition.log.end
+        change = asyncio.ensure_future(metadata.change(lambda _: ProducerIdsGranted(node=1, end=5)))
+        while metadata.partition.log.end == end:
+            await asyncio.sleep(0)
+        assert metadata.partition.high_watermark == end
+        assert metadata.image.producer_ids_end == 0
+
+        await change
+
+        assert metadata.image.producer_ids_end == 5
+        assert metadata.partition.high_watermark == end + 1
+
+    on_a_node(story)
+
+
+def test_each_decision_is_made_on_an_image_that_holds_all_earlier_ones():
+    async def story(node):
+        def one_more(image):
+            return ProducerIdsGranted(node=1, end=image.producer_ids_end + 1)
+
+        await asyncio.gather(*(node.broker.metadata.change(one_more) for _ in range(20)))
+
+        assert node.broker.image.producer_ids_end == 20
+
+    on_a_node(story)
+
+
+def test_a_refused_decision_writes_nothing_and_holds_up_nobody():
+    async def story(node):
+        metadata = node.broker.metadata
+        end = metadata.partition.log.end
+
+        def refuse(image):
+            raise UnknownTopicOrPartition("t")
+
+        with pytest.raises(UnknownTopicOrPartition):
+            await metadata.change(refuse)
+
+        assert metadata.partition.log.end == end
+        await metadata.change(lambda _: ProducerIdsGranted(node=1, end=5))
+
+    on_a_node(story)

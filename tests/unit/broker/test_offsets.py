@@ -1,0 +1,221 @@
+import pytest
+
+from tests.unit.broker.node import Machine, batch_of, on_a_node
+from tidelog.records import Codec, Record, encode_batch
+from tidelog.wire.apis import APIS, Api
+
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, TIERED = -2, -1, -3, -4, -5
+
+
+async def list_one(node, timestamp, *, version=7, topic="t", partition=0, **asked):
+    partitions = [{"partition_index": partition, "timestamp": timestamp, **asked}]
+    answer = await node.ask(
+        Api.LIST_OFFSETS, version, replica_id=-1, topics=[{"name": topic, "partitions": partitions}]
+    )
+    return answer.topics[0].partitions[0]
+
+
+async def delete_before(node, offset, *, version=2):
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
+    answer = await node.ask(Api.DELETE_RECORDS, version, topics=topics, timeout=1000)
+    return answer.topics[0].partitions[0]
+
+
+async def end_of_epoch(node, epoch, *, version=4, topic="t", current=-1):
+    asked = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": current}
+    answer = await node.ask(
+        Api.OFFSET_FOR_LEADER_EPOCH, version, replica_id=-1,
+        topics=[{"topic": topic, "partitions": [asked]}],
+    )  # fmt: skip
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+async def with_times(node):
+    """Offsets 0 to 5 with the times 10, 30, 20, 50, 40, 50, in batches of two."""
+    await node.create("t")
+    for codec, times in ((Codec.NONE, (10, 30)), (Codec.ZSTD, (20, 50)), (Codec.GZIP, (40, 50))):
+        records = [Record(value=b"x", timestamp_ms=t) for t in times]
+        await node.produce("t", encode_batch(records, codec=codec))
+
+
+@pytest.mark.parametrize("version", range(1, APIS[Api.LIST_OFFSETS].most + 1))
+def test_the_ends_of_a_log_are_found_in_every_version(version):
+    async def story(node):
+        await with_times(node)
+        await delete_before(node, 1)
+
+        earliest = await list_one(node, EARLIEST, version=version)
+        latest = await list_one(node, LATEST, version=version)
+
+        assert (earliest.error_code, earliest.offset, earliest.timestamp) == (0, 1, -1)
+        assert (latest.error_code, latest.offset, latest.timestamp) == (0, 6, -1)
+        if version >= 4:
+            assert (earliest.leader_epoch, latest.leader_epoch) == (0, 0)
+        assert (await list_one(node, EARLIEST_LOCAL)).offset == 1
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "offset", "found_ms"),
+    [(0, 0, 10), (10, 0, 10), (11, 1, 30), (30, 1, 30), (31, 3, 50), (50, 3, 50), (51, -1, -1)],
+)
+def test_a_time_finds_the_first_record_that_is_not_older(time_ms, offset, found_ms):
+    machine = Machine()
+
+    async def hot(node):
+        await with_times(node)
+        await check(node)
+
+    async def check(node):
+        found = await list_one(node, time_ms)
+        assert (found.error_code, found.offset, found.timestamp) == (0, offset, found_ms)
+
+    machine.live(hot)
+    machine.live(check)
+
+
+def test_the_newest_record_is_the_first_with_the_greatest_time():
+    async def story(node):
+        await with_times(node)
+
+        found = await list_one(node, MAX_TIMESTAMP)
+
+        assert (found.offset, found.timestamp) == (3, 50)
+
+    on_a_node(story)
+
+
+def test_an_empty_log_has_ends_and_no_times():
+    async def story(node):
+        await node.create("t")
+
+        offsets = [
+            (await list_one(node, t)).offset for t in (EARLIEST, LATEST, MAX_TIMESTAMP, 5, TIERED)
+        ]
+
+        assert offsets == [0, 0, -1, -1, -1]
+
+    on_a_node(story)
+
+
+def test_deleted_records_are_not_found_by_time():
+    async def story(node):
+        await with_times(node)
+        await delete_before(node, 4)
+
+        found = await list_one(node, 0)
+
+        assert (found.offset, found.timestamp) == (4, 40)
+
+    on_a_node(story)
+
+
+def test_unknown_partitions_and_epochs_are_refused_one_by_one():
+    async def story(node):
+        await node.create("t")
+
+        assert (await list_one(node, LATEST, topic="u")).error_code == 3
+        assert (await list_one(node, LATEST, partition=1)).error_code == 3
+        assert (await list_one(node, LATEST, current_leader_epoch=1)).error_code == 75
+        assert (await list_one(node, LATEST, current_leader_epoch=0)).error_code == 0
+        assert await end_of_epoch(node, 0, topic="u") == (3, -1, -1)
+        assert await end_of_epoch(node, 0, current=5) == (75, -1, -1)
+
+    on_a_node(story)
+
+
+# OffsetForLeaderEpoch.
+
+
+def test_an_epoch_ends_where_the_next_one_begins():
+    machine = Machine()
+
+    async def two_records(node):
+        if "t" not in node.broker.image.topics:
+            await node.create("t")
+        await node.produce("t", batch_of(b"a", b"b"))
+
+    async def idle(node):
+        assert node.broker.partition("t", 0).leader.epoch == 1
+
+    async def check(node):
+        await two_records(node)  # in epoch 2; the life of epoch 1 wrote nothing
+        for version in range(2, 5):
+            assert await end_of_epoch(node, 0, version=version) == (0, 0, 2)
+            assert await end_of_epoch(node, 1, version=version) == (0, 0, 2)
+            assert await end_of_epoch(node, 2, version=version) == (0, 2, 4)
+            assert await end_of_epoch(node, 3, version=version) == (0, -1, -1)
+
+    machine.live(two_records)
+    machine.live(idle, killed=True)
+    machine.live(check)
+
+
+def test_the_current_epoch_is_known_before_its_first_record():
+    async def story(node):
+        await node.create("t")
+
+        assert await end_of_epoch(node, 0) == (0, 0, 0)
+
+    on_a_node(story)
+
+
+# DeleteRecords.
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_deleted_records_are_gone_for_good(version):
+    machine = Machine()
+
+    async def first(node):
+        await with_times(node)
+
+        answer = await delete_before(node, 3, version=version)
+
+        assert (answer.error_code, answer.low_watermark) == (0, 3)
+        assert (await node.fetch_one("t", 2)).error_code == 1
+        assert (await node.fetch_one("t", 3)).error_code == 0
+
+    async def second(node):
+        assert (await list_one(node, EARLIEST)).offset == 3
+        assert (await node.fetch_one("t", 2)).error_code == 1
+        assert (await node.produce("t", batch_of(b"next"))).base_offset == 6
+
+    machine.live(first, killed=True)
+    machine.live(second)
+
+
+def test_minus_one_deletes_up_to_the_watermark():
+    async def story(node):
+        await with_times(node)
+
+        assert (await delete_before(node, -1)).low_watermark == 6
+        assert (await node.fetch_one("t", 6)).log_start_offset == 6
+        assert (await node.produce("t", batch_of(b"next"))).base_offset == 6
+
+    on_a_node(story)
+
+
+def test_a_start_that_would_fall_stays_where_it_is():
+    async def story(node):
+        await with_times(node)
+        await delete_before(node, 4)
+
+        assert (await delete_before(node, 2)).low_watermark == 4
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("offset", [-2, 7])
+def test_records_that_are_not_there_cannot_be_deleted(offset):
+    async def story(node):
+        await with_times(node)
+
+        answer = await delete_before(node, offset)
+
+        assert (answer.error_code, answer.low_watermark) == (1, -1)
+        assert (await list_one(node, EARLIEST)).offset == 0
+
+    on_a_node(story)

@@ -1,0 +1,403 @@
+import random
+import threading
+from pathlib import Path as SystemPath
+from uuid import UUID
+
+import pytest
+
+from tidelog.host import Path, SystemDisk, read_file, system_host
+from tidelog.log.directory import (
+    CLEAN_MARKER,
+    DURABLE_MARKS,
+    LOG_STARTS,
+    META,
+    PARTITION_METADATA,
+    WATERMARKS,
+    DataDirectory,
+    DirectoryRefused,
+    decode_id,
+    encode_id,
+)
+from tidelog.model import TopicPartition
+from tidelog.simulation.disk import SimulatedCrash, SimulatedDisk
+from tidelog.simulation.host import simulated_host
+
+ROOT = Path("/srv/data")
+TIDE = TopicPartition("tide", 0)
+EBB = TopicPartition("ebb", 12)
+ONE, OTHER = UUID(int=1 << 80), UUID(int=2 << 80)
+
+
+def new_disk(seed: int = 0) -> SimulatedDisk:
+    return SimulatedDisk(random.Random(seed))
+
+
+def directory(disk: SimulatedDisk, seed: int = 0) -> DataDirectory:
+    return DataDirectory(simulated_host(seed, disk), ROOT)
+
+
+def opened(disk: SimulatedDisk) -> DataDirectory:
+    found = directory(disk)
+    found.open(1)
+    return found
+
+
+def put(disk: SimulatedDisk, path: Path, content: bytes = b"") -> None:
+    disk.make_directory(path.parent)
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    file.write(0, [content])
+
+
+# Whose it is.
+
+
+def test_ids_are_written_as_kafka_writes_them():
+    value = UUID("12345678-9abc-def0-1234-56789abcdef0")
+
+    assert encode_id(value) == "EjRWeJq83vASNFZ4mrze8A"
+    assert decode_id("EjRWeJq83vASNFZ4mrze8A") == value
+
+
+def test_a_new_directory_gets_its_identity_once():
+    disk = new_disk()
+
+    identity = directory(disk).open(1)
+    disk.kill()
+
+    assert identity.node_id == 1
+    assert directory(disk, seed=99).open(1) == identity
+    lines = read_file(disk, ROOT / META).decode().splitlines()
+    assert lines == [
+        "version=1",
+        f"cluster.id={identity.cluster_id}",
+        "node.id=1",
+        f"directory.id={encode_id(identity.directory_id)}",
+    ]
+
+
+def test_the_identity_and_the_directory_itself_survive_power_loss():
+    for seed in range(50):
+        disk = new_disk(seed)
+        identity = directory(disk).open(1)
+
+        disk.crash()
+
+        assert directory(disk, seed=99).open(1) == identity
+
+
+def test_another_nodes_directory_is_refused_with_what_to_do():
+    disk = new_disk()
+    directory(disk).open(1)
+    disk.kill()
+
+    with pytest.raises(DirectoryRefused, match=r"belongs to node 1.*--node-id 1.*another --data"):
+        directory(disk).open(2)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version=1\n", b"version=1\ncluster.id=x\nnode.id=one\ndirectory.id=AA\n"]
+)
+def test_a_damaged_identity_is_refused_and_not_replaced(content):
+    disk = new_disk()
+    put(disk, ROOT / META, content)
+
+    with pytest.raises(DirectoryRefused, match=r"meta\.properties is damaged"):
+        directory(disk).open(1)
+    assert read_file(disk, ROOT / META) == content
+
+
+def test_only_one_process_uses_a_directory():
+    disk = new_disk()
+    first = directory(disk)
+    first.open(1)
+
+    with pytest.raises(DirectoryRefused, match="in use by another node"):
+        directory(disk).open(1)
+
+    first.close(clean=False)
+    directory(disk).open(1)
+
+
+# How it was left.
+
+
+def test_only_a_clean_stop_leaves_the_marker():
+    disk = new_disk()
+    assert not opened(disk).was_clean
+    disk.kill()
+    assert not opened(disk).was_clean
+    disk.kill()
+    last = opened(disk)
+    last.close(clean=True)
+
+    assert disk.exists(ROOT / CLEAN_MARKER)
+    assert opened(disk).was_clean
+
+
+def test_the_marker_is_gone_for_good_once_the_directory_is_open():
+    for seed in range(50):
+        disk = new_disk(seed)
+        opened(disk).close(clean=True)
+        assert opened(disk).was_clean
+
+        disk.crash()
+
+        assert not opened(disk).was_clean
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize("name", [DURABLE_MARKS, LOG_STARTS, WATERMARKS])
+def test_a_checkpoint_has_kafkas_format_and_is_read_at_the_next_start(name):
+    disk = new_disk()
+    found = opened(disk)
+
+    found.write_checkpoint(name, {TIDE: 5, EBB: 2**40})
+    disk.kill()
+
+    assert read_file(disk, ROOT / name) == b"0\n2\ntide 0 5\nebb 12 1099511627776\n"
+    again = opened(disk)
+    read = {
+        DURABLE_MARKS: again.durable_marks,
+        LOG_STARTS: again.log_starts,
+        WATERMARKS: again.watermarks,
+    }
+    assert read.pop(name) == {TIDE: 5, EBB: 2**40}
+    assert all(offsets == {} for offsets in read.values())
+
+
+def test_a_crash_leaves_the_old_checkpoint_or_the_new_one():
+    for seed in range(60):
+        disk = new_disk(seed)
+        found = opened(disk)
+        found.write_checkpoint(DURABLE_MARKS, {TIDE: 5})
+        disk.crash_after(1 + seed % 6)
+        try:
+            found.write_checkpoint(DURABLE_MARKS, {TIDE: 7, EBB: 9})
+        except SimulatedCrash:
+            pass
+        disk.crash()
+
+        assert opened(disk).durable_marks in ({TIDE: 5}, {TIDE: 7, EBB: 9})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"1\n0\n", b"0\n1\ntide x 5\n", b"0\n1\nnonsense\n", b"\xff"]
+)
+def test_an_unusable_checkpoint_is_ignored(content, caplog):
+    disk = new_disk()
+    put(disk, ROOT / DURABLE_MARKS, content)
+
+    assert opened(disk).durable_marks == {}
+    assert "unusable" in caplog.text
+
+
+def test_checkpoints_written_at_once_by_several_threads_stay_whole(tmp_path: SystemPath):
+    found = DataDirectory(system_host(), Path(tmp_path))
+    found.open(1)
+    values = [{TopicPartition("tide", n): worker for n in range(50)} for worker in range(4)]
+    errors: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        try:
+            for _ in range(20):
+                found.write_checkpoint(DURABLE_MARKS, values[worker])
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    found.close(clean=False)
+    again = DataDirectory(system_host(), Path(tmp_path))
+    again.open(1)
+    assert again.durable_marks in values
+
+
+# Partitions.
+
+
+def test_a_partitions_directory_says_whose_it_is():
+    disk = new_disk()
+    found = opened(disk)
+
+    found.make_partitions([TIDE], ONE)
+
+    content = read_file(disk, ROOT / "tide-0" / PARTITION_METADATA)
+    assert content == f"version: 0\ntopic_id: {encode_id(ONE)}\n".encode()
+    assert found.topic_id_of(TIDE) == ONE
+    assert found.topic_id_of(EBB) is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_new_partitions_survive_power_loss(count):
+    for seed in range(20):
+        disk = new_disk(seed)
+        names = [TopicPartition("tide", number) for number in range(count)]
+        opened(disk).make_partitions(names, ONE)
+
+        disk.crash()
+
+        found = opened(disk)
+        assert [found.topic_id_of(name) for name in names] == [ONE] * count
+
+
+def test_many_partitions_cost_one_sync():
+    disk = new_disk()
+    found = opened(disk)
+    disk.counts.clear()
+
+    found.make_partitions([TopicPartition("tide", number) for number in range(100)], ONE)
+
+    syncs = ("datasync", "sync_directory", "sync_everything")
+    assert sum(disk.counts[kind] for kind in syncs) == 1
+
+
+def test_a_partition_that_is_there_is_left_as_it_is():
+    disk = new_disk()
+    found = opened(disk)
+    found.claim(TIDE, ONE)
+    put(disk, ROOT / "tide-0" / "00000000000000000000.log", b"records")
+    disk.counts.clear()
+
+    found.claim(TIDE, ONE)
+    found.make_partitions([TIDE], ONE)
+
+    assert read_file(disk, ROOT / "tide-0" / "00000000000000000000.log") == b"records"
+    assert disk.counts["write"] == disk.counts["rename"] == 0
+
+
+def test_a_partition_whose_making_was_torn_is_made_again():
+    for seed in range(60):
+        disk = new_disk(seed)
+        found = opened(disk)
+        disk.crash_after(1 + seed % 6)
+        try:
+            found.claim(TIDE, ONE)
+        except SimulatedCrash:
+            pass
+        disk.crash()
+
+        again = opened(disk)
+        again.claim(TIDE, ONE)
+
+        assert again.topic_id_of(TIDE) == ONE
+
+
+@pytest.mark.parametrize("make", ["claim", "make_partitions"])
+def test_another_topics_directory_is_set_aside_and_never_served(make):
+    disk = new_disk()
+    found = opened(disk)
+    found.claim(TIDE, ONE)
+    put(disk, ROOT / "tide-0" / "00000000000000000000.log", b"records of another topic")
+
+    if make == "claim":
+        found.claim(TIDE, OTHER)
+    else:
+        found.make_partitions([TIDE], OTHER)
+
+    assert found.topic_id_of(TIDE) == OTHER
+    assert disk.list(ROOT / "tide-0") == [PARTITION_METADATA]
+    (stray,) = [name for name in disk.list(ROOT) if name.endswith("-stray")]
+    assert ONE.hex in stray
+    kept = read_file(disk, ROOT / stray / "00000000000000000000.log")
+    assert kept == b"records of another topic"
+
+
+def test_a_new_partition_inherits_nothing_from_an_older_one_of_its_name():
+    for seed in range(20):
+        disk = new_disk(seed)
+        found = opened(disk)
+        found.durable_marks = {TIDE: 64, EBB: 7}
+        found.log_starts, found.watermarks = {TIDE: 20}, {TIDE: 64, EBB: 7}
+        for name, offsets in (
+            (DURABLE_MARKS, found.durable_marks),
+            (LOG_STARTS, found.log_starts),
+            (WATERMARKS, found.watermarks),
+        ):
+            found.write_checkpoint(name, offsets)
+
+        found.make_partitions([TIDE], ONE)
+        assert found.durable_marks == {EBB: 7}
+        assert found.log_starts == {}
+
+        disk.crash()
+        again = opened(disk)
+        assert (again.durable_marks, again.watermarks) == ({EBB: 7}, {EBB: 7})
+        assert again.log_starts == {}
+
+
+def test_a_partition_that_lost_only_its_metadata_keeps_its_marks():
+    disk = new_disk()
+    found = opened(disk)
+    found.claim(TIDE, ONE)
+    put(disk, ROOT / "tide-0" / "00000000000000000000.log", b"records")
+    found.durable_marks = {TIDE: 64}
+    disk.flip_bit(ROOT / "tide-0" / PARTITION_METADATA, 0, 0)
+    put(disk, ROOT / "tide-0" / PARTITION_METADATA, b"rotten")
+
+    found.claim(TIDE, ONE)
+
+    assert found.topic_id_of(TIDE) == ONE
+    assert found.durable_marks == {TIDE: 64}
+
+
+def test_a_deleted_partition_is_out_of_sight_at_once_and_gone_after_a_restart():
+    disk = new_disk()
+    found = opened(disk)
+    found.claim(TIDE, ONE)
+    put(disk, ROOT / "tide-0" / "00000000000000000000.log", b"records")
+
+    aside = found.set_aside_for_deletion(TIDE)
+
+    assert aside is not None
+    assert aside.name.startswith("tide-0.") and aside.name.endswith("-delete")
+    assert not disk.exists(ROOT / "tide-0")
+    assert found.set_aside_for_deletion(TIDE) is None
+    disk.kill()
+    opened(disk)
+    assert not disk.exists(aside)
+
+
+def test_the_longest_name_can_be_deleted_and_set_aside(tmp_path: SystemPath):
+    found = DataDirectory(system_host(), Path(tmp_path))
+    found.open(1)
+    longest = TopicPartition("t" * 249, 99_999)
+    for _ in range(2):
+        found.claim(longest, ONE)
+        found.claim(longest, OTHER)
+        aside = found.set_aside_for_deletion(longest)
+        assert aside is not None
+        assert SystemDisk().is_directory(aside)
+        for name in SystemDisk().list(Path(tmp_path)):
+            if name.endswith("-stray"):
+                SystemDisk().remove_tree(Path(tmp_path) / name)
+
+
+def test_half_replaced_files_are_removed_at_a_start():
+    disk = new_disk()
+    opened(disk)
+    put(disk, ROOT / (DURABLE_MARKS + ".tmp"), b"half")
+    disk.kill()
+
+    opened(disk)
+
+    assert not disk.exists(ROOT / (DURABLE_MARKS + ".tmp"))
+
+
+def test_unknown_partitions_are_reported_and_kept():
+    disk = new_disk()
+    found = opened(disk)
+    for name in ("tide-0", "tide-1", "a-b-7"):
+        disk.make_directory(ROOT / name)
+    for name in ("notes", "x-y", "tide-2.abc-delete", "tide-3.abc-stray"):
+        disk.make_directory(ROOT / name)
+    put(disk, ROOT / "file-9")
+
+    assert found.strangers([TIDE]) == ["a-b-7", "tide-1"]

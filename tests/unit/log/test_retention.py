@@ -1,0 +1,137 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.log.logs import DIRECTORY, Rig, make_batch
+from tidelog.log.log import Log
+from tidelog.log.retention import load_ages, new_start
+
+SIZE = len(make_batch(2))
+NOW_MS = 100_000
+
+
+def filled(segments: int = 5) -> Rig:
+    """Segments of two batches with two records each; segment n has times of n seconds."""
+    rig = Rig(segment_bytes=2 * SIZE)
+    for number in range(2 * segments):
+        rig.store(2, time_ms=1000 * (number // 2))
+    assert [segment.base for segment in rig.log.segments] == list(range(0, 4 * segments, 4))
+    return rig
+
+
+def start_of(log: Log, *, watermark: int | None = None, now_ms: int = NOW_MS, **limits: Any) -> int:
+    config = dataclasses.replace(log.config, **({"retention_ms": -1} | limits))
+    return new_start(log, config, log.end if watermark is None else watermark, now_ms)
+
+
+def test_without_limits_nothing_goes():
+    assert start_of(filled().log) == 0
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "start"), [(5000, 0), (5001, 4), (6000, 4), (6001, 8), (8001, 16)]
+)
+def test_segments_go_when_their_newest_record_is_too_old(now_ms, start):
+    assert start_of(filled().log, retention_ms=5000, now_ms=now_ms) == start
+
+
+def test_even_the_active_segment_goes_when_it_is_too_old():
+    assert start_of(filled().log, retention_ms=5000, now_ms=9001) == 20
+
+
+def test_a_young_segment_keeps_all_that_follow():
+    rig = filled()
+    rig.log.segments[1].max_timestamp_ms = NOW_MS
+
+    assert start_of(rig.log, retention_ms=5000) == 4
+
+
+@pytest.mark.parametrize(
+    ("limit", "start"),
+    [(20 * SIZE, 0), (9 * SIZE, 0), (8 * SIZE, 4), (7 * SIZE, 4), (2 * SIZE, 16), (0, 16)],
+)
+def test_segments_go_while_what_follows_them_is_still_large_enough(limit, start):
+    assert start_of(filled().log, retention_bytes=limit) == start
+
+
+@pytest.mark.parametrize(
+    ("limit", "start"), [(100, 0), (17, 0), (16, 4), (13, 4), (12, 8), (4, 16), (0, 16)]
+)
+def test_segments_go_while_enough_records_follow_them(limit, start):
+    assert start_of(filled().log, retention_records=limit) == start
+
+
+def test_records_that_are_not_committed_yet_do_not_count():
+    assert start_of(filled().log, retention_records=4, watermark=13) == 8
+
+
+@pytest.mark.parametrize("watermark", [0, 3, 4, 7, 8, 15])
+def test_nothing_goes_past_the_watermark(watermark):
+    start = start_of(filled().log, retention_ms=0, watermark=watermark)
+
+    assert start == watermark // 4 * 4
+
+
+def test_the_first_limit_passed_decides():
+    log = filled().log
+
+    assert start_of(log, retention_ms=5000, now_ms=6001, retention_records=12) == 8
+    assert start_of(log, retention_ms=5000, now_ms=8001, retention_records=12) == 16
+    assert start_of(log, retention_ms=5000, now_ms=5000, retention_records=4) == 16
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "records", "start"),
+    [
+        (NOW_MS, 8, 12),  # all are old: the count decides
+        (7001, 0, 12),  # all are too many: the age decides
+        (7001, 12, 8),
+        (5000, 0, 0),
+        (NOW_MS, 100, 0),
+    ],
+)
+def test_hybrid_needs_both_the_age_and_the_count(now_ms, records, start):
+    log = filled().log
+
+    found = start_of(
+        log, retention_mode="hybrid", retention_ms=5000, now_ms=now_ms, retention_records=records
+    )
+
+    assert found == start
+
+
+def test_hybrid_still_bounds_the_size():
+    log = filled().log
+
+    assert start_of(log, retention_mode="hybrid", retention_bytes=4 * SIZE) == 12
+
+
+def test_the_start_never_falls():
+    rig = filled()
+    rig.log.advance_start(6)
+
+    assert start_of(rig.log) == 6
+    assert start_of(rig.log, retention_records=12) == 8
+
+
+def test_an_empty_log_has_nothing_to_delete():
+    assert start_of(Rig().log, retention_ms=0, retention_bytes=0, retention_records=0) == 0
+
+
+def test_the_ages_of_sealed_segments_are_known_after_a_restart():
+    rig = filled().reopened()
+    assert start_of(rig.log, retention_ms=5000) == 0, "not known yet"
+
+    load_ages(rig.disk, rig.log.segments)
+
+    assert start_of(rig.log, retention_ms=5000) == 20
+
+
+def test_a_segment_without_its_time_index_is_still_retired():
+    rig = filled().reopened()
+    rig.disk.remove(DIRECTORY / "00000000000000000004.timeindex")
+
+    load_ages(rig.disk, rig.log.segments)
+
+    assert start_of(rig.log, retention_ms=5000, now_ms=7001) == 12

@@ -1,0 +1,275 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings seen and changed at run time.
+
+Rule 1: a change is checked as a whole before any of it is committed: the new settings must be
+        possible together, or nothing changes.
+Rule 2: a committed change takes effect at once and survives a restart, because it is metadata.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.config import (
+    DYNAMIC_NODE_SETTINGS,
+    NODE_SETTINGS,
+    TOPIC_DEFAULT_PREFIX,
+    TOPIC_SETTINGS,
+    NodeConfig,
+    Setting,
+    TopicConfig,
+    all_node_settings,
+    node_value,
+    with_node_changes,
+)
+from tidelog.controller import decisions
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import NodeConfigChanged, TopicConfigChanged
+from tidelog.errors import BrokerError, ConfigError, InvalidConfig, InvalidRequest
+
+
+class Resource(IntEnum):
+    """What can have configs."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    """Where a value comes from, the strongest first."""
+
+    TOPIC = 1
+    NODE = 2
+    ALL_NODES = 3
+    FILE = 4
+    DEFAULT = 5
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_TYPES: Final = {bool: 1, str: 2, int: 5, float: 6}
+_LIST_TYPE: Final = 7
+LISTS: Final = frozenset({"cleanup.policy"})
+"""Settings that are lists, which may be appended to and subtracted from."""
+
+
+def describe_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Every setting of the resources asked for, with its value, its source and its meaning."""
+    results = []
+    for asked in request.resources:
+        answer: dict[str, Any] = {
+            "resource_type": asked.resource_type, "resource_name": asked.resource_name,
+            "error_message": None,
+        }  # fmt: skip
+        try:
+            answer["configs"] = _describe(broker, asked, request)
+        except BrokerError as error:
+            answer |= {"error_code": error.code, "error_message": str(error), "configs": []}
+        results.append(answer)
+    return {"results": results}
+
+
+def _describe(broker: Broker, asked: Any, request: Any) -> list[dict[str, Any]]:
+    synonyms = bool(getattr(request, "include_synonyms", False))
+    documentation = bool(getattr(request, "include_documentation", False))
+    wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
+    if asked.resource_type == Resource.TOPIC:
+        entries = _topic_entries(broker, asked.resource_name)
+    elif asked.resource_type == Resource.BROKER:
+        entries = _node_entries(broker, asked.resource_name)
+    else:
+        raise InvalidRequest(f"resources of type {asked.resource_type} have no configs here")
+    return [
+        entry.answer(synonyms=synonyms, documentation=documentation)
+        for entry in entries
+        if wanted is None or entry.setting.name in wanted
+    ]
+
+
+class _Entry:
+    """One setting of a resource: the values that compete for it, the strongest first."""
+
+    def __init__(
+        self, setting: Setting, values: list[tuple[Source, str, Any]], *, read_only: bool
+    ) -> None:
+        self.setting = setting
+        self._values = values
+        self._read_only = read_only
+
+    def answer(self, *, synonyms: bool, documentation: bool) -> dict[str, Any]:
+        setting = self.setting
+        source, _, value = self._values[0]
+        return {
+            "name": setting.name,
+            "value": setting.text(value),
+            "read_only": self._read_only,
+            "is_default": source is Source.DEFAULT,
+            "config_source": source,
+            "is_sensitive": False,
+            "config_type": _LIST_TYPE if setting.name in LISTS else _TYPES[setting.kind],
+            "documentation": setting.doc if documentation else None,
+            "synonyms": [
+                {"name": name, "value": setting.text(value), "source": source}
+                for source, name, value in (self._values if synonyms else ())
+            ],
+        }
+
+
+def _topic_entries(broker: Broker, name: str) -> list[_Entry]:
+    topic = decisions.find_topic(broker.image, name)
+    defaults = TopicConfig()
+    entries = []
+    for key, setting in TOPIC_SETTINGS.items():
+        field = key.replace(".", "_")
+        values: list[tuple[Source, str, Any]] = []
+        if key in topic.config:
+            values.append((Source.TOPIC, key, setting.parse(topic.config[key])))
+        values += _node_values(broker, TOPIC_DEFAULT_PREFIX + key)
+        if values[-1][0] is not Source.DEFAULT:
+            values.append((Source.DEFAULT, key, getattr(defaults, field)))
+        entries.append(_Entry(setting, values, read_only=False))
+    return entries
+
+
+def _node_entries(broker: Broker, name: str) -> list[_Entry]:
+    if name not in ("", str(broker.node_id)):
+        raise InvalidRequest(f"there is no node {name!r}; ask for {broker.node_id}")
+    return [
+        _Entry(setting, _node_values(broker, key), read_only=key not in DYNAMIC_NODE_SETTINGS)
+        for key, setting in all_node_settings().items()
+    ]
+
+
+def _node_values(broker: Broker, key: str) -> list[tuple[Source, str, Any]]:
+    setting = all_node_settings()[key]
+    values: list[tuple[Source, str, Any]] = []
+    for source, node in ((Source.NODE, broker.node_id), (Source.ALL_NODES, None)):
+        changed = broker.image.node_configs.get(node, {})
+        if key in changed:
+            values.append((source, key, setting.parse(changed[key])))
+    started_with = node_value(broker.started_with, key)
+    default = node_value(NodeConfig(), key)
+    if started_with != default:
+        values.append((Source.FILE, key, started_with))
+    return [*values, (Source.DEFAULT, key, default)]
+
+
+# Changing.
+
+
+async def alter_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Replace all settings of a resource (the older API)."""
+    responses = []
+    for asked in request.resources:
+        wanted = {c.name: c.value for c in asked.configs if c.value is not None}
+        responses.append(await _change(broker, asked, request.validate_only, wanted))
+    return {"responses": responses}
+
+
+async def incremental_alter_configs(
+    broker: Broker, request: Any, context: Request
+) -> dict[str, Any]:
+    """Set, delete, append to and subtract from single settings of a resource."""
+    return {
+        "responses": [
+            await _change(broker, asked, request.validate_only, None) for asked in request.resources
+        ]
+    }
+
+
+async def _change(
+    broker: Broker, asked: Any, validate_only: bool, replacement: Mapping[str, str] | None
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "resource_type": asked.resource_type, "resource_name": asked.resource_name,
+        "error_message": None,
+    }  # fmt: skip
+    decide: Callable[[ClusterImage], TopicConfigChanged | NodeConfigChanged]
+    try:
+        if asked.resource_type == Resource.TOPIC:
+            topic = decisions.find_topic(broker.image, asked.resource_name)
+            wanted = replacement if replacement is not None else merged(topic.config, asked.configs)
+            decide = partial(
+                decisions.change_topic_config, name=topic.name, config=wanted,
+                defaults=broker.config.topic_defaults,
+            )  # fmt: skip
+        elif asked.resource_type == Resource.BROKER:
+            node = _node_of(broker, asked.resource_name)
+            before = broker.image.node_configs.get(node, {})
+            wanted = replacement if replacement is not None else merged(before, asked.configs)
+            _check_node_changes(broker, wanted)
+            decide = partial(decisions.change_node_config, node=node, config=wanted)
+        else:
+            raise InvalidRequest(f"resources of type {asked.resource_type} have no configs here")
+        if validate_only:
+            decide(broker.image)
+        else:
+            await broker.metadata.change(decide)
+            broker.apply_configs()
+    except BrokerError as error:
+        answer |= {"error_code": error.code, "error_message": str(error)}
+    return answer
+
+
+def _node_of(broker: Broker, name: str) -> int | None:
+    """The node that is meant; None for all of them."""
+    if name == "":
+        return None
+    if name != str(broker.node_id):
+        raise InvalidRequest(f"there is no node {name!r}; ask for {broker.node_id}")
+    return broker.node_id
+
+
+def _check_node_changes(broker: Broker, wanted: Mapping[str, str]) -> None:
+    for key in wanted:
+        known = key in NODE_SETTINGS or key.removeprefix(TOPIC_DEFAULT_PREFIX) in TOPIC_SETTINGS
+        if known and key not in DYNAMIC_NODE_SETTINGS:
+            raise InvalidConfig(f"{key} cannot be changed while running; set it and restart")
+    try:
+        with_node_changes(broker.started_with, wanted)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
+
+
+def merged(before: Mapping[str, str], operations: Any) -> dict[str, str]:
+    """The settings after the operations; InvalidConfig for one that makes no sense."""
+    after = dict(before)
+    seen = set()
+    for change in operations:
+        if change.name in seen:
+            raise InvalidRequest(f"{change.name} is changed twice in one request")
+        seen.add(change.name)
+        match change.config_operation:
+            case Operation.SET:
+                if change.value is None:
+                    raise InvalidRequest(f"{change.name} is set to nothing; delete it instead")
+                after[change.name] = change.value
+            case Operation.DELETE:
+                after.pop(change.name, None)
+            case Operation.APPEND | Operation.SUBTRACT:
+                after[change.name] = _list_changed(change, after)
+            case _:
+                raise InvalidRequest(f"operation {change.config_operation} is unknown")
+    return after
+
+
+def _list_changed(change: Any, after: Mapping[str, str]) -> str:
+    if change.name not in LISTS:
+        raise InvalidConfig(f"{change.name} is not a list; set it instead")
+    setting = TOPIC_SETTINGS[change.name]
+    values = [v for v in after.get(change.name, setting.text(setting.default)).split(",") if v]
+    given = [v.strip() for v in (change.value or "").split(",") if v.strip()]
+    if change.config_operation == Operation.APPEND:
+        values += [v for v in given if v not in values]
+    else:
+        values = [v for v in values if v not in given]
+    return ",".join(values)

@@ -1,0 +1,277 @@
+"""The group coordinator of this node: shards of groups, each joined to its partition.
+
+Rule 1: effects of a shard go through one queue, in order, never recursively: writes reach the log
+        in the order of their numbers.
+Rule 2: nothing is served before a shard's log has been folded to its end.
+Rule 3: a write whose outcome is not known ends its shard; the groups are read anew from the log.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.topics import create_topic
+from tidelog.controller.decisions import NewTopic
+from tidelog.errors import (
+    BrokerError,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    RequestTimedOut,
+    StorageError,
+    TopicAlreadyExists,
+)
+from tidelog.groups.events import Answer, Append, Moment, Result, ShardEffect
+from tidelog.groups.limits import Limits
+from tidelog.groups.shard import Shard, partition_for
+from tidelog.log.log import ColdRead
+from tidelog.model import OFFSETS_TOPIC
+from tidelog.partition.driver import Partition
+from tidelog.records import decode_batch, encode_batch, iterate_batches
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+_LATE_SECONDS: Final = 1.0
+
+
+class _Stored:
+    """Awaits the fate of one write of a shard."""
+
+    __slots__ = ("_driver", "_shard", "_write", "deadline")
+
+    def __init__(self, driver: "ShardDriver", shard: Shard, write: int) -> None:
+        self._driver = driver
+        self._shard = shard
+        self._write = write
+        self.deadline = float("inf")
+
+    def settled(self, error: BrokerError | None) -> None:
+        self._driver.settled(self._shard, self._write, error)
+
+
+class ShardDriver:
+    """One partition of `__consumer_offsets` and the groups in it."""
+
+    def __init__(self, broker: Broker, partition: Partition, limits: Limits) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._limits = limits
+        self._queue: deque[ShardEffect] = deque()
+        self._performing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self.shard = Shard(limits)
+
+    def now(self) -> Moment:
+        clock = self._broker.host.clock
+        return Moment(clock.monotonic(), clock.wall_ms())
+
+    # Loading.
+
+    async def load(self) -> None:
+        """Fold the partition's log; serve once that is done."""
+        shard = self.shard
+        await self._broker.host.offload.run(lambda: self._replay(shard))
+        if self.shard is shard:
+            self.perform(shard.loaded(self.now()))
+            known = set(self._broker.image.topics)
+            self.perform(shard.topics_deleted(shard.topics() - known, self.now()))
+
+    def _replay(self, shard: Shard) -> None:
+        log = self._partition.log
+        offset, end = log.start, log.end
+        while offset < end:
+            answer = log.read(offset, _READ_BYTES, end)
+            if isinstance(answer, ColdRead):
+                data = answer.perform(self._broker.host.disk)
+            else:
+                data = b"".join(answer[0])
+            assert data, f"{log!r} has a hole at {offset}"
+            for header, batch in iterate_batches(data):
+                if header.last_offset < offset:
+                    continue
+                for record in decode_batch(batch):
+                    shard.replay(record)
+                offset = header.next_offset
+
+    def reload(self) -> None:
+        """Forget what is not certain, and read the log again."""
+        old, self.shard = self.shard, Shard(self._limits)
+        self.perform(old.unload(CoordinatorNotAvailable("the groups are being read again")))
+        self._broker.spawn(self.load())
+
+    # Effects.
+
+    def perform(self, effects: Iterable[ShardEffect]) -> None:
+        """Do what the shard wants, after all that it wanted before."""
+        self._queue.extend(effects)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._queue:
+                effect = self._queue.popleft()
+                if isinstance(effect, Answer):
+                    _answer(effect)
+                else:
+                    self._append(effect)
+        finally:
+            self._performing = False
+        self._set_timer()
+
+    def _append(self, effect: Append) -> None:
+        shard, write = self.shard, effect.write
+        batch = encode_batch(effect.records)
+        try:
+            *_, done = self._partition.append(
+                batch, acks=-1, waiter=_Stored(self, shard, write), pins_bytes=len(batch),
+                internal=True,
+            )  # fmt: skip
+        except BrokerError as error:
+            self._queue.extend(shard.store_failed(write, error, self.now()))
+        else:
+            if done:
+                self._queue.extend(shard.stored(write, self.now()))
+
+    def settled(self, shard: Shard, write: int, error: BrokerError | None) -> None:
+        if shard is not self.shard:
+            return  # of a shard that was given up
+        if error is None:
+            self.perform(shard.stored(write, self.now()))
+        elif isinstance(error, RequestTimedOut | NotCoordinator):
+            self.reload()
+        else:
+            self.perform(shard.store_failed(write, error, self.now()))
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        due = self.shard.next_deadline()
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        seconds = max(due - self._broker.host.clock.monotonic(), 0)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        at = self.now()
+        late = at.now - self._timer_at > _LATE_SECONDS
+        self._timer, self._timer_at = None, float("inf")
+        if late:
+            # The loop stalled, and heartbeats may wait in the sockets: let them be read first.
+            self._timer_at = at.now
+            self._timer = asyncio.get_running_loop().call_later(0.05, self._tick)
+            return
+        self.perform(self.shard.tick(at))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.perform(self.shard.unload(StorageError("the node is stopping")))
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _answer(effect: Answer) -> None:
+    assert isinstance(effect.to, asyncio.Future)
+    if not effect.to.done():
+        effect.to.set_result(effect.result)
+
+
+class Coordinator:
+    """Every shard on this node, by the partition that holds it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._drivers: dict[int, ShardDriver] = {}
+        self._creating = asyncio.Lock()
+        self._limits = _limits(broker)
+
+    def start(self) -> None:
+        """Begin to load the groups of an earlier life, if there are any."""
+        if OFFSETS_TOPIC in self._broker.image.topics:
+            self._open_shards()
+        self._broker.repeat(
+            self._broker.config.offsets_retention_check_interval_ms / 1000, self._expire
+        )
+        self._broker.on_stop(self.stop)
+        self._broker.on_topic_deleted(self.topic_deleted)
+
+    async def ready(self) -> None:
+        """Make `__consumer_offsets` if it is not there yet."""
+        if self._drivers:
+            return
+        async with self._creating:
+            if self._drivers:
+                return
+            wanted = NewTopic(
+                name=OFFSETS_TOPIC, partitions=self._broker.config.offsets_topic_num_partitions,
+                config={}, internal=True,
+            )  # fmt: skip
+            try:
+                await create_topic(self._broker, wanted)
+            except TopicAlreadyExists:
+                pass  # a restart between the decision and the directories
+            await asyncio.gather(*self._open_shards())
+
+    def _open_shards(self) -> list["asyncio.Task[None]"]:
+        topic = self._broker.image.topics[OFFSETS_TOPIC]
+        tasks = []
+        for number in range(len(topic.partitions)):
+            partition = self._broker.partition(OFFSETS_TOPIC, number)
+            driver = ShardDriver(self._broker, partition, self._limits)
+            self._drivers[number] = driver
+            tasks.append(self._broker.spawn(driver.load()))
+        return tasks
+
+    def driver(self, group_id: str) -> ShardDriver:
+        """Who answers for a group; CoordinatorNotAvailable before anyone has asked where it is."""
+        if not self._drivers:
+            raise CoordinatorNotAvailable("ask FindCoordinator first")
+        return self._drivers[partition_for(group_id, len(self._drivers))]
+
+    def drivers(self) -> list[ShardDriver]:
+        return list(self._drivers.values())
+
+    async def ask(
+        self, group_id: str, call: Callable[[Shard, "asyncio.Future[Result]", Moment], object]
+    ) -> Result:
+        """Make a request of a shard and wait for its answer; a refusal is raised."""
+        driver = self.driver(group_id)
+        reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        effects = call(driver.shard, reply, driver.now())
+        driver.perform(effects)  # type: ignore[arg-type]
+        result = await reply
+        if isinstance(result, BrokerError):
+            raise result
+        return result
+
+    def topic_deleted(self, name: str) -> None:
+        for driver in self._drivers.values():
+            if driver.shard.is_loaded:
+                driver.perform(driver.shard.topics_deleted({name}, driver.now()))
+
+    async def _expire(self) -> None:
+        for driver in self.drivers():
+            driver.perform(driver.shard.expire(driver.now()))
+
+    def stop(self) -> None:
+        for driver in self._drivers.values():
+            driver.stop()
+
+
+def _limits(broker: Broker) -> Limits:
+    config = broker.config
+    return Limits(
+        group_size_max=config.group_max_size,
+        session_timeout_min_ms=config.group_min_session_timeout_ms,
+        session_timeout_max_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        offset_metadata_max=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+    )

@@ -1,0 +1,307 @@
+"""The records of `__consumer_offsets`, in Kafka's own formats.
+
+Rule 1: the newest record of a key is the truth; a record without a value deletes its key.
+Rule 2: every length read is compared with the bytes that are left before it is used.
+Rule 3: what a later version of Kafka may have written under keys we do not know is passed over
+        (KIP-915); a known key with a value that makes no sense is corruption.
+"""
+
+# key     := version: int16, (offset key | group key)                             (big-endian)
+# offset key := group: string, topic: string, partition: int32         (version 1; 0 is read too)
+# group key  := group: string                                                      (version 2)
+#
+# offset  := version: int16 = 3, offset: int64, leader_epoch: int32, metadata: string,
+#            committed_ms: int64
+#          | version: int16 = 1, offset: int64, metadata: string, committed_ms: int64,
+#            expires_ms: int64                       (only when the client has set a retention)
+# group   := version: int16 = 3, protocol_type: string, generation: int32, protocol: string?,
+#            leader: string?, state_since_ms: int64, count: int32, member{count}
+# member  := member_id: string, instance_id: string?, client_id: string, client_host: string,
+#            rebalance_timeout_ms: int32, session_timeout_ms: int32, subscription: bytes,
+#            assignment: bytes
+#            Versions 0 to 2, without some of the fields, are read but not written.
+# string  := length: int16, UTF-8            string? := the same; length -1 is null
+# bytes   := length: int32, that many bytes
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tidelog.errors import CorruptMessage
+from tidelog.model import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TopicPartition
+from tidelog.records import Record
+
+TEXT_BYTES_MAX: Final = 2**15 - 1
+"""The longest string of these formats, and so the longest group id or member id."""
+
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_OFFSET_VERSION: Final = 3
+_OFFSET_VERSION_WITH_EXPIRY: Final = 1
+_GROUP_VERSION: Final = 3
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """How far a group has come in a partition."""
+
+    offset: Offset
+    leader_epoch: Epoch = NO_EPOCH
+    metadata: str = ""
+    committed_ms: int
+    expires_ms: int | None = None
+    """Set by clients of old versions; otherwise the group's fate decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """A member with its share, in one generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A generation of a group, whole; without members the group is empty."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[MemberRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetWritten:
+    """One offset of a group, or None where it was deleted."""
+
+    group_id: str
+    place: TopicPartition
+    value: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWritten:
+    """A group's newest generation, or None where the group was deleted."""
+
+    group_id: str
+    value: GroupRecord | None
+
+
+Written: TypeAlias = OffsetWritten | GroupWritten
+
+
+def encode(written: Written, wall_ms: int) -> Record:
+    """The record that says so."""
+    value: bytes | None = None
+    if isinstance(written.value, CommittedOffset):
+        value = _encode_offset(written.value)
+    elif written.value is not None:
+        value = _encode_group(written.value)
+    return Record(key=_encode_key(written), value=value, timestamp_ms=wall_ms)
+
+
+def decode(record: Record) -> Written | None:
+    """What the record says; None if its key is of a kind that we do not know."""
+    if record.key is None:
+        raise CorruptMessage(f"the record at {record.offset} has no key")
+    key = Reader(record.key)
+    version = key.int16()
+    if 0 <= version <= _OFFSET_KEY_VERSION:
+        group_id = key.text()
+        place = TopicPartition(key.text(), key.int32())
+        key.end()
+        offset = None if record.value is None else _decode_offset(Reader(record.value))
+        return OffsetWritten(group_id=group_id, place=place, value=offset)
+    if version == _GROUP_KEY_VERSION:
+        group_id = key.text()
+        key.end()
+        group = None if record.value is None else _decode_group(Reader(record.value))
+        return GroupWritten(group_id=group_id, value=group)
+    return None
+
+
+def fits(text: str) -> bool:
+    """Whether the formats have room for `text`."""
+    return len(text) <= TEXT_BYTES_MAX and len(text.encode()) <= TEXT_BYTES_MAX
+
+
+# Writing.
+
+
+def _encode_key(written: Written) -> bytes:
+    match written:
+        case OffsetWritten(group_id=group_id, place=place):
+            return b"".join((
+                _INT16.pack(_OFFSET_KEY_VERSION), _text(group_id), _text(place.topic),
+                _INT32.pack(place.partition),
+            ))  # fmt: skip
+        case GroupWritten(group_id=group_id):
+            return _INT16.pack(_GROUP_KEY_VERSION) + _text(group_id)
+
+
+def _encode_offset(value: CommittedOffset) -> bytes:
+    if value.expires_ms is not None:
+        return b"".join((
+            _INT16.pack(_OFFSET_VERSION_WITH_EXPIRY), _INT64.pack(value.offset),
+            _text(value.metadata), _INT64.pack(value.committed_ms), _INT64.pack(value.expires_ms),
+        ))  # fmt: skip
+    return b"".join((
+        _INT16.pack(_OFFSET_VERSION), _INT64.pack(value.offset), _INT32.pack(value.leader_epoch),
+        _text(value.metadata), _INT64.pack(value.committed_ms),
+    ))  # fmt: skip
+
+
+def _encode_group(value: GroupRecord) -> bytes:
+    parts = [
+        _INT16.pack(_GROUP_VERSION), _text(value.protocol_type), _INT32.pack(value.generation),
+        _text(value.protocol), _text(value.leader), _INT64.pack(value.state_since_ms),
+        _INT32.pack(len(value.members)),
+    ]  # fmt: skip
+    for member in value.members:
+        parts += (
+            _text(member.member_id), _text(member.instance_id), _text(member.client_id),
+            _text(member.client_host), _INT32.pack(member.rebalance_timeout_ms),
+            _INT32.pack(member.session_timeout_ms), _bytes(member.subscription),
+            _bytes(member.assignment),
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+def _text(text: str | None) -> bytes:
+    if text is None:
+        return _INT16.pack(-1)
+    encoded = text.encode()
+    assert len(encoded) <= TEXT_BYTES_MAX, "texts are checked where they come in"
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def _bytes(data: bytes) -> bytes:
+    return _INT32.pack(len(data)) + data
+
+
+# Reading.
+
+
+class Reader:
+    """A position in some bytes; refuses to leave them."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        start, end = self._at, self._at + size
+        if size < 0 or end > len(self._data):
+            raise CorruptMessage(f"a field of {size} bytes does not fit into {len(self._data)}")
+        self._at = end
+        return self._data[start:end]
+
+    def int16(self) -> int:
+        value: int = _INT16.unpack(self._take(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _INT32.unpack(self._take(4))[0]
+        return value
+
+    def int64(self) -> int:
+        value: int = _INT64.unpack(self._take(8))[0]
+        return value
+
+    def text(self) -> str:
+        text = self.nullable_text()
+        if text is None:
+            raise CorruptMessage("a text that must be there is null")
+        return text
+
+    def nullable_text(self) -> str | None:
+        size = self.int16()
+        if size == -1:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptMessage(f"a text is not UTF-8: {error}") from None
+
+    def blob(self) -> bytes:
+        return self._take(self.int32())
+
+    def count(self) -> int:
+        count = self.int32()
+        if not 0 <= count <= len(self._data) - self._at:
+            raise CorruptMessage(f"{count} elements cannot be in {len(self._data)} bytes")
+        return count
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise CorruptMessage(f"{len(self._data) - self._at} bytes follow the last field")
+
+
+def _version(reader: Reader, newest: int) -> int:
+    version = reader.int16()
+    if not 0 <= version <= newest:
+        raise CorruptMessage(f"version {version} of a value; those up to {newest} are known")
+    return version
+
+
+def _decode_offset(reader: Reader) -> CommittedOffset:
+    version = _version(reader, _OFFSET_VERSION)
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
+    metadata = reader.text()
+    committed_ms = reader.int64()
+    expires_ms = reader.int64() if version == _OFFSET_VERSION_WITH_EXPIRY else NO_TIMESTAMP
+    reader.end()
+    return CommittedOffset(
+        offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=committed_ms,
+        expires_ms=None if expires_ms == NO_TIMESTAMP else expires_ms,
+    )  # fmt: skip
+
+
+def _decode_group(reader: Reader) -> GroupRecord:
+    version = _version(reader, _GROUP_VERSION)
+    protocol_type = reader.text()
+    generation = reader.int32()
+    protocol = reader.nullable_text()
+    leader = reader.nullable_text()
+    state_since_ms = reader.int64() if version >= 2 else NO_TIMESTAMP
+    members = tuple([_decode_member(reader, version) for _ in range(reader.count())])
+    reader.end()
+    if members and protocol is None:
+        raise CorruptMessage("a group with members has no protocol")
+    return GroupRecord(
+        protocol_type=protocol_type, generation=generation, protocol=protocol, leader=leader,
+        state_since_ms=state_since_ms, members=members,
+    )  # fmt: skip
+
+
+def _decode_member(reader: Reader, version: int) -> MemberRecord:
+    member_id = reader.text()
+    instance_id = reader.nullable_text() if version >= 3 else None
+    client_id = reader.text()
+    client_host = reader.text()
+    rebalance_timeout_ms = reader.int32() if version >= 1 else -1
+    session_timeout_ms = reader.int32()
+    return MemberRecord(
+        member_id=member_id, instance_id=instance_id, client_id=client_id,
+        client_host=client_host, session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=(
+            rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
+        ),
+        subscription=reader.blob(), assignment=reader.blob(),
+    )  # fmt: skip

@@ -1,0 +1,189 @@
+"""What a shard has sent to its log and not heard of again.
+
+Rule 1: writes are numbered in the order in which they are to be appended.
+Rule 2: the log commits in order: a write that is stored settles all before it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.errors import BrokerError, InvalidCommitOffsetSize, MessageTooLarge
+from tidelog.groups.events import Answer, Append, Change, Moment, Result, Token
+from tidelog.groups.group import Group
+from tidelog.groups.offsets import Offsets
+from tidelog.groups.rebalance import as_coordinator
+from tidelog.groups.records import (
+    CommittedOffset,
+    GroupWritten,
+    OffsetWritten,
+    Written,
+    encode,
+)
+from tidelog.model import TopicPartition
+
+TOMBSTONES_BYTES_MAX: Final = 256 * 1024
+"""Deletions are cut into writes of about this size, whatever the log takes at once."""
+
+_NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset | None]] = {}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """A group, its offsets, and what the log has of it."""
+
+    group: Group
+    offsets: Offsets = field(default_factory=Offsets)
+    has_record: bool = False
+    """The log holds a record of the group itself, which a deletion must undo."""
+    writes: int = 0
+    """Writes in flight."""
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Nothing would be lost if the group were forgotten."""
+        has_state = self.has_record or self.writes or self.offsets
+        return self.group.is_vacant and not has_state
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Waiter:
+    """Somebody who is told when the last of some writes is settled."""
+
+    reply: Token
+    result: Result = None
+    writes: int = 0
+
+    def settled(self, error: BrokerError | None) -> list[Answer]:
+        """One of the writes is stored, or failed; one failure is the answer."""
+        self.writes -= 1
+        if isinstance(error, MessageTooLarge):
+            self.result = InvalidCommitOffsetSize(str(error))
+        elif error is not None:
+            self.result = as_coordinator(error)
+        return [] if self.writes else [Answer(to=self.reply, result=self.result)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Write:
+    """Records on their way to the log, and what becomes true with them."""
+
+    number: int
+    entry: Entry
+    offsets: Mapping[TopicPartition, CommittedOffset | None]
+    change: Change | None
+    removes_group: bool
+    waiter: Waiter | None
+
+    def records(self) -> Iterator[Written]:
+        """What it says to the log."""
+        group_id = self.entry.group.id
+        for place, value in self.offsets.items():
+            yield OffsetWritten(group_id=group_id, place=place, value=value)
+        if self.change is not None:
+            yield GroupWritten(group_id=group_id, value=self.change.record)
+        elif self.removes_group:
+            yield GroupWritten(group_id=group_id, value=None)
+
+
+class Writes:
+    """The writes in flight, the oldest first.
+
+    Invariant: an entry's `writes` and its offsets' `in_flight` count what is in here.
+    """
+
+    def __init__(self) -> None:
+        self._writes: deque[Write] = deque()
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    def __iter__(self) -> Iterator[Write]:
+        return iter(self._writes)
+
+    def append(
+        self,
+        entry: Entry,
+        at: Moment,
+        *,
+        offsets: Mapping[TopicPartition, CommittedOffset | None] = _NO_OFFSETS,
+        change: Change | None = None,
+        removes_group: bool = False,
+        waiter: Waiter | None = None,
+    ) -> Append:
+        """One more write; the effect that sends it on its way."""
+        write = Write(
+            number=self._next, entry=entry, offsets=offsets, change=change,
+            removes_group=removes_group, waiter=waiter,
+        )  # fmt: skip
+        self._next += 1
+        self._writes.append(write)
+        entry.writes += 1
+        entry.offsets.begin(offsets)
+        if waiter is not None:
+            waiter.writes += 1
+        records = tuple([encode(written, at.wall_ms) for written in write.records()])
+        return Append(write=write.number, records=records)
+
+    def delete(
+        self,
+        entry: Entry,
+        places: Iterable[TopicPartition],
+        at: Moment,
+        *,
+        removes_group: bool = False,
+        waiter: Waiter | None = None,
+    ) -> list[Append]:
+        """Tombstones for offsets, and as the last that of the group itself."""
+        cuts: list[dict[TopicPartition, CommittedOffset | None]] = [{}]
+        size = 0
+        for place in places:
+            size += len(entry.group.id) + len(place.topic)
+            if size > TOMBSTONES_BYTES_MAX:
+                cuts.append({})
+                size = 0
+            cuts[-1][place] = None
+        appends = [self.append(entry, at, offsets=cut, waiter=waiter) for cut in cuts[:-1]]
+        last = self.append(
+            entry, at, offsets=cuts[-1], removes_group=removes_group, waiter=waiter
+        )  # fmt: skip
+        return [*appends, last]
+
+    def take_stored(self, number: int) -> Iterator[Write]:
+        """`number` and all before it, in the order of the log."""
+        assert number < self._next, "only what was appended can be stored"
+        while self._writes and self._writes[0].number <= number:
+            yield self._taken(self._writes.popleft())
+
+    def take_failed(self, number: int) -> Write | None:
+        """`number` alone, if it was not settled before."""
+        for index, write in enumerate(self._writes):
+            if write.number == number:
+                del self._writes[index]
+                return self._taken(write)
+        return None
+
+    @staticmethod
+    def _taken(write: Write) -> Write:
+        write.entry.writes -= 1
+        write.entry.offsets.end(write.offsets)
+        return write
+
+    def give_up(self, error: BrokerError) -> list[Answer]:
+        """Nobody will hear of these any more but that."""
+        waiters = {write.waiter: None for write in self._writes if write.waiter is not None}
+        self._writes.clear()
+        return [Answer(to=waiter.reply, result=error) for waiter in waiters]
+
+    def assert_invariants(self, entries: Iterable[Entry]) -> None:
+        """Check everything at length; for tests and simulations."""
+        numbers = [write.number for write in self._writes]
+        assert numbers == sorted(set(numbers))
+        known = list(entries)
+        assert all(any(write.entry is entry for entry in known) for write in self._writes)
+        for entry in known:
+            mine = [write for write in self._writes if write.entry is entry]
+            assert entry.writes == len(mine)
+            assert entry.offsets.in_flight.total() == sum(len(write.offsets) for write in mine)
