@@ -379,6 +379,13 @@ class FencedInstanceId(BrokerError):
         super().__init__(f"another member has joined as the instance {instance_id!r}")
 
 
+class ElectionNotNeeded(BrokerError):
+    """The partition is led by the replica that an election would choose."""
+
+    code = 84
+    retriable = True
+
+
 class GroupSubscribedToTopic(BrokerError):
     """The group consumes the topic, so its offsets stay; stop the members first."""
 

@@ -112,6 +112,8 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int: ...
 
+    def total_bytes(self, path: Path) -> int: ...
+
     def lock(self, path: Path) -> File:
         """Open `path` for this process alone; BlockingIOError if another holds it."""
         ...
@@ -334,6 +336,10 @@ class SystemDisk:
     def free_bytes(self, path: Path) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
 
 class ThreadOffload:

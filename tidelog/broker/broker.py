@@ -165,6 +165,11 @@ class Broker:
     # Looking up.
 
     @property
+    def root(self) -> Path:
+        """The data directory."""
+        return self._directory.root
+
+    @property
     def image(self) -> ClusterImage:
         return self.metadata.image
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from tidelog.broker import configs, offsets, topics
+from tidelog.broker import admin, configs, offsets, topics
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Client, Reply, Request, authorize
 from tidelog.broker.coordinator import Coordinator
@@ -74,6 +74,12 @@ class Requests:
             Api.DESCRIBE_CONFIGS: configs.describe_configs,
             Api.ALTER_CONFIGS: configs.alter_configs,
             Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+            Api.DESCRIBE_LOG_DIRS: admin.describe_log_dirs,
+            Api.DESCRIBE_PRODUCERS: admin.describe_producers,
+            Api.DESCRIBE_TOPIC_PARTITIONS: admin.describe_topic_partitions,
+            Api.DESCRIBE_QUORUM: admin.describe_quorum,
+            Api.ELECT_LEADERS: admin.elect_leaders,
+            Api.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
             Api.FIND_COORDINATOR: groups.find_coordinator,
             Api.JOIN_GROUP: groups.join_group,
             Api.SYNC_GROUP: groups.sync_group,

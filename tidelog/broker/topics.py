@@ -107,17 +107,19 @@ def _describe(topic: TopicImage) -> dict[str, Any]:
         "topic_id": topic.id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
-        "partitions": [
-            {
-                "partition_index": number,
-                "leader_id": partition.leader,
-                "leader_epoch": partition.epoch,
-                "replica_nodes": partition.replicas,
-                "isr_nodes": sorted(partition.in_sync),
-                "offline_replicas": (),
-            }
-            for number, partition in enumerate(topic.partitions)
-        ],
+        "partitions": [describe_partition(topic, n) for n in range(len(topic.partitions))],
+    }
+
+
+def describe_partition(topic: TopicImage, number: int) -> dict[str, Any]:
+    partition = topic.partitions[number]
+    return {
+        "partition_index": number,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": sorted(partition.in_sync),
+        "offline_replicas": (),
     }
 
 

@@ -13,6 +13,7 @@ Rule 2: checking changes nothing; only `note`, called with a batch that is in th
 
 import struct
 from collections import deque
+from collections.abc import ItemsView
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -82,6 +83,10 @@ class ProducerStates:
         return isinstance(other, ProducerStates) and self._states == other._states
 
     __hash__ = None  # type: ignore[assignment]
+
+    def items(self) -> ItemsView[int, ProducerState]:
+        """Every producer's id and state; only to be looked at."""
+        return self._states.items()
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)

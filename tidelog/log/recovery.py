@@ -233,9 +233,23 @@ def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool
                     known.assign(header.leader_epoch, header.base_offset)
     for epoch, offset in scanned:
         known.assign(epoch, offset)
+    if complete:
+        _add_active_epochs(disk, state.segments[-1], known)
     known.cut_end(state.end)
     known.cut_start(state.start)
     state.epochs = known
+
+
+def _add_active_epochs(disk: Disk, active: Segment, known: EpochHistory) -> None:
+    """Read what the file may lack: it is not synced for each epoch that the active segment has."""
+    assert active.offsets is not None, "only a sealed segment has none"
+    file = active.open(disk)
+    latest = NO_EPOCH
+    for header, _ in walk(file, active.offsets.last_position(), active.size):
+        latest = header.leader_epoch
+    if latest > known.latest:
+        for header, _ in walk(file, 0, active.size):
+            known.assign(header.leader_epoch, header.base_offset)
 
 
 def _load_producers(disk: Disk, directory: Path, state: LogState, snapshots: list[Offset]) -> None:

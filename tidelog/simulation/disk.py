@@ -384,6 +384,11 @@ class SimulatedDisk:
             raise _error(errno.ENOENT, path)
         return self._free_bytes()
 
+    def total_bytes(self, path: Path) -> int:
+        if self._find(path) is None:
+            raise _error(errno.ENOENT, path)
+        return self.capacity_bytes or _FREE_WITHOUT_LIMIT_BYTES
+
     def lock(self, path: Path) -> SimulatedFile:
         file = self.open(path, create=True)
         file.lock()

@@ -36,11 +36,17 @@ class Api(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
     @property
     def title(self) -> str:
@@ -91,9 +97,15 @@ APIS: Final[dict[Api, Versions]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: _speak(2, 4, flexible_from=4),
     Api.DESCRIBE_CONFIGS: _speak(1, 4, flexible_from=4),
     Api.ALTER_CONFIGS: _speak(0, 2, flexible_from=2),
+    Api.DESCRIBE_LOG_DIRS: _speak(1, 4, flexible_from=2),
     Api.CREATE_PARTITIONS: _speak(0, 3, flexible_from=2),
     Api.DELETE_GROUPS: _speak(0, 2, flexible_from=2),
+    Api.ELECT_LEADERS: _speak(0, 2, flexible_from=2),
     Api.INCREMENTAL_ALTER_CONFIGS: _speak(0, 1, flexible_from=1),
+    Api.LIST_PARTITION_REASSIGNMENTS: _speak(0, 0, flexible_from=0),
     Api.OFFSET_DELETE: _speak(0, 0, flexible_from=NEVER),
+    Api.DESCRIBE_QUORUM: _speak(0, 2, flexible_from=0),
     Api.DESCRIBE_CLUSTER: _speak(0, 2, flexible_from=0),
+    Api.DESCRIBE_PRODUCERS: _speak(0, 0, flexible_from=0),
+    Api.DESCRIBE_TOPIC_PARTITIONS: _speak(0, 0, flexible_from=0),
 }

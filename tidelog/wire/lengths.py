@@ -138,13 +138,26 @@ def _field(field: "dataclasses.Field[Any]", hint: Any, flexible: bool) -> tuple[
     nested = _nested(hint)
     if nested is not None:
         size, walk = _struct(nested)
-        assert _is_array(hint), "a struct of its own is not in any request yet"
+        if not _is_array(hint):
+            assert type(None) in typing.get_args(hint), "a struct alone is in no request yet"
+            return 1, _nullable_struct(size, walk)
     else:
         size, walk = _primitive(str(field.metadata["kafka_type"]), flexible)
     if _is_array(hint):
         nullable = type(None) in typing.get_args(hint)
         return (1 if flexible else 4), _array(size, walk, flexible, nullable)
     return size, walk
+
+
+def _nullable_struct(size: int, walk: Walk | None) -> Walk:
+    """A struct that may be missing: its first byte is negative then (KIP-893)."""
+
+    def walk_it(data: memoryview, at: int, items: ItemCount) -> int:
+        if data[at] >= 0x80:
+            return at + 1
+        return at + 1 + size if walk is None else walk(data, at + 1, items)
+
+    return walk_it
 
 
 def _primitive(kafka_type: str, flexible: bool) -> tuple[int, Walk | None]:

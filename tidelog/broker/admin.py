@@ -1,0 +1,209 @@
+"""What operators ask of a node: its directories, producers, partitions, elections and quorum.
+
+Rule: the answers are true for one node, and are not made up: nothing is being reassigned, every
+leader is the preferred one, and the quorum is this node.
+"""
+
+from typing import Any, Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS, describe_partition
+from tidelog.controller.decisions import find_topic
+from tidelog.errors import (
+    BrokerError,
+    ElectionNotNeeded,
+    InvalidRequest,
+    UnknownTopicOrPartition,
+)
+from tidelog.model import INTERNAL_TOPICS, METADATA_TOPIC, NO_EPOCH, NO_OFFSET
+
+PREFERRED: Final = 0
+PARTITIONS_PER_ANSWER_MAX: Final = 2000
+
+
+async def describe_log_dirs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """The data directory, its partitions' sizes and what room is left."""
+    wanted: set[tuple[str, int]] | None = None
+    if request.topics is not None:
+        wanted = {(t.topic, number) for t in request.topics for number in t.partitions}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition in broker.partitions():
+        name = partition.name
+        if wanted is None or (name.topic, name.partition) in wanted:
+            topics.setdefault(name.topic, []).append(
+                {
+                    "partition_index": name.partition, "partition_size": partition.log.size,
+                    "offset_lag": 0, "is_future_key": False,
+                }
+            )  # fmt: skip
+    disk, root = broker.host.disk, broker.root
+    usable, total = await broker.host.offload.run(
+        lambda: (disk.free_bytes(root), disk.total_bytes(root))
+    )
+    return {
+        "results": [
+            {
+                "log_dir": str(root),
+                "topics": [{"name": n, "partitions": parts} for n, parts in topics.items()],
+                "total_bytes": total,
+                "usable_bytes": usable,
+            }
+        ]
+    }
+
+
+def describe_producers(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """The idempotent producers that a partition remembers."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _producers_of(broker, topic.name, number) for number in topic.partition_indexes
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _producers_of(broker: Broker, topic: str, number: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {"partition_index": number, "error_message": None}
+    try:
+        partition = broker.partition(topic, number)
+        partition.leading()
+    except BrokerError as error:
+        return answer | {"error_code": error.code, "error_message": str(error)}
+    return answer | {
+        "active_producers": [
+            {
+                "producer_id": producer_id, "producer_epoch": state.epoch,
+                "last_sequence": state.last_sequence, "last_timestamp": state.last_timestamp_ms,
+                "coordinator_epoch": NO_EPOCH, "current_txn_start_offset": NO_OFFSET,
+            }
+            for producer_id, state in partition.log.producers.items()
+        ]
+    }  # fmt: skip
+
+
+def describe_topic_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Topics and their partitions, a page at a time, in the order of names."""
+    names = sorted({topic.name for topic in request.topics} or set(broker.image.topics))
+    cursor = request.cursor
+    left = min(max(request.response_partition_limit, 1), PARTITIONS_PER_ANSWER_MAX)
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        first = cursor.partition_index if cursor and name == cursor.topic_name else 0
+        if left == 0:
+            return {"topics": topics, "next_cursor": _cursor(name, first)}
+        try:
+            topic = find_topic(broker.image, name)
+        except UnknownTopicOrPartition as error:
+            topics.append({"error_code": error.code, "name": name, "topic_id": None})
+            continue
+        last = min(first + left, len(topic.partitions))
+        topics.append(
+            {
+                "name": name,
+                "topic_id": topic.id,
+                "is_internal": name in INTERNAL_TOPICS,
+                "partitions": [describe_partition(topic, n) for n in range(first, last)],
+                "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+            }
+        )
+        left -= last - first
+        if last < len(topic.partitions):
+            return {"topics": topics, "next_cursor": _cursor(name, last)}
+    return {"topics": topics, "next_cursor": None}
+
+
+def _cursor(name: str, number: int) -> dict[str, Any]:
+    return {"topic_name": name, "partition_index": number}
+
+
+def elect_leaders(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """With one replica its leader is the preferred one, and no election is needed."""
+    if getattr(request, "election_type", PREFERRED) not in (0, 1):
+        raise InvalidRequest(f"there is no election of type {request.election_type}")
+    asked: dict[str, list[int]] = {}
+    if request.topic_partitions is None:
+        return {"replica_election_results": []}  # of all partitions only those elected are named
+    for topic in request.topic_partitions:
+        asked.setdefault(topic.topic, []).extend(topic.partitions)
+    return {
+        "replica_election_results": [
+            {"topic": topic, "partition_result": [_elect(broker, topic, n) for n in numbers]}
+            for topic, numbers in asked.items()
+        ]
+    }
+
+
+def _elect(broker: Broker, topic: str, number: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {"partition_id": number}
+    try:
+        broker.partition(topic, number).leading()
+        raise ElectionNotNeeded(f"{topic}-{number} is led by its preferred replica")
+    except BrokerError as error:
+        return answer | {"error_code": error.code, "error_message": str(error)}
+
+
+def list_partition_reassignments(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """A single node moves nothing."""
+    return {"error_message": None, "topics": []}
+
+
+def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """The quorum is this node alone."""
+    metadata = broker.metadata.partition
+    leader = metadata.leading()
+    now_ms = broker.host.clock.wall_ms()
+    voter = {
+        "replica_id": broker.node_id,
+        "replica_directory_id": broker.identity.directory_id,
+        "log_end_offset": metadata.log.end,
+        "last_fetch_timestamp": now_ms,
+        "last_caught_up_timestamp": now_ms,
+    }
+    at = broker.advertised
+    return {
+        "error_message": None,
+        "topics": [
+            {
+                "topic_name": topic.topic_name,
+                "partitions": [
+                    _quorum_of(topic.topic_name, p.partition_index)
+                    or {
+                        "partition_index": p.partition_index,
+                        "error_message": None,
+                        "leader_id": broker.node_id,
+                        "leader_epoch": leader.epoch,
+                        "high_watermark": leader.high_watermark,
+                        "current_voters": [voter],
+                        "observers": [],
+                    }
+                    for p in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+        "nodes": [
+            {
+                "node_id": broker.node_id,
+                "listeners": [{"name": "KAFKA", "host": at.host, "port": at.port}],
+            }
+        ],
+    }
+
+
+def _quorum_of(topic: str, number: int) -> dict[str, Any] | None:
+    """The refusal for a partition that has no quorum; None for the one that has."""
+    if topic == METADATA_TOPIC and number == 0:
+        return None
+    error = UnknownTopicOrPartition(f"{topic}-{number}")
+    return {
+        "partition_index": number, "error_code": error.code,
+        "error_message": "only the metadata partition has a quorum",
+    }  # fmt: skip
