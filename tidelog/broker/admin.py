@@ -110,7 +110,15 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
                 "name": name,
                 "topic_id": topic.id,
                 "is_internal": name in INTERNAL_TOPICS,
-                "partitions": [describe_partition(topic, n) for n in range(first, last)],
+                "partitions": [
+                    # Never null, which the schema allows and Kafka's own client does not.
+                    {
+                        **describe_partition(topic, number),
+                        "eligible_leader_replicas": (),
+                        "last_known_elr": (),
+                    }
+                    for number in range(first, last)
+                ],
                 "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
             }
         )

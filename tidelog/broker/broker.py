@@ -430,7 +430,9 @@ class Broker:
 def close_log(host: Host, log: Log) -> None:
     """Write what a clean start reads instead of scanning. The caller syncs."""
     active = log.active
-    if active.offsets is None or not host.disk.exists(active.path(LOG_SUFFIX)):
+    if log.closed_at == log.end or active.offsets is None:
+        return  # nothing has changed since those files were written
+    if not host.disk.exists(active.path(LOG_SUFFIX)):
         return
     offsets, times = active.index_contents()
     snapshot = log.producers.encode()

@@ -43,6 +43,8 @@ class LogState:
     end: Offset
     created: bool = True
     """Whether the active segment's file exists."""
+    clean: bool = False
+    """Whether the files beside the active segment are those of a clean stop at `end`."""
     discarded_bytes: int = 0
     """Bytes of a torn tail that were cut off."""
     damaged_at: Offset | None = None
@@ -117,8 +119,8 @@ class Log:
 
     __slots__ = (
         "_budget", "_directory_unsynced", "_segment_written", "_steps", "_unwritten_bytes",
-        "config", "damaged_at", "directory", "end", "epochs", "producers", "refusal", "segments",
-        "start", "synced_end", "tail", "unsynced_bytes", "written_end",
+        "closed_at", "config", "damaged_at", "directory", "end", "epochs", "producers",
+        "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +133,8 @@ class Log:
         self.producers = state.producers
         self.start = state.start
         self.end = self.written_end = self.synced_end = state.end
+        self.closed_at = state.end if state.clean or not state.created else None
+        """Where the files that a clean stop leaves already say that the log ends."""
         self.tail = Tail(state.end)
         self.unsynced_bytes = 0
         self._unwritten_bytes = 0

@@ -80,6 +80,7 @@ def open_log(
         segments=[*sealed, active], epochs=EpochHistory(), producers=ProducerStates(),
         start=max(start, bases[0]), end=end if end is not None else active.base,
     )  # fmt: skip
+    state.clean = end is not None
     if end is None:
         _scan_active(disk, state, active, file, durable_mark, index_interval_bytes)
         disk.sync_directory(directory)  # the active file's name may be as new as its bytes
