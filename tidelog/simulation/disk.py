@@ -38,13 +38,11 @@ from itertools import repeat
 from typing import TypeAlias
 
 from tidelog.host import Bytes, Path
+from tidelog.simulation.inode import Inode
 
 _ROOT = Path("/")
 _FREE_WITHOUT_LIMIT_BYTES = 1 << 50
-_MERGE_RANGES_MIN = 1000
 _HARMLESS = ("open", "read", "read_cached")  # all other operations change something
-
-_Range: TypeAlias = tuple[int, int]
 
 
 class SimulatedCrash(BaseException):
@@ -52,86 +50,6 @@ class SimulatedCrash(BaseException):
 
     Not an Exception, so that the code under test cannot handle its own death.
     """
-
-
-class _Inode:
-    """One file: what readers see, what the device holds, and where the two may differ.
-
-    Invariant: `cached` and `durable` are equal outside of `dirty`, unless a sync failed.
-    Invariant: `size_low` is the smallest size since the last sync, None if it never changed.
-    """
-
-    __slots__ = ("cached", "dirty", "durable", "linked", "locked_in", "merge_at", "size_low")
-
-    def __init__(self) -> None:
-        self.cached = bytearray()
-        self.durable = bytearray()
-        self.dirty: list[_Range] = []
-        self.size_low: int | None = None
-        self.merge_at = _MERGE_RANGES_MIN
-        self.linked = True  # readers find a name for it
-        self.locked_in: int | None = None  # the incarnation that holds its lock
-
-    def resize(self, size: int) -> None:
-        """Cut, or grow with zeros. Whatever was or comes beyond the smaller size is unsynced."""
-        before = len(self.cached)
-        if size == before:
-            return
-        low = len(self.durable) if self.size_low is None else self.size_low
-        self.size_low = min(low, size)
-        _resize(self.cached, size)
-        self._mark(min(before, size), max(before, size))
-
-    def put(self, position: int, data: Bytes) -> None:
-        end = position + len(data)
-        assert end <= len(self.cached), "the disk resizes first, and counts the bytes"
-        self.cached[position:end] = data
-        self._mark(position, end)
-
-    def sync(self) -> None:
-        if self.size_low is not None:
-            _resize(self.durable, len(self.cached))
-        for start, end in self.dirty:
-            if start > len(self.durable):  # a failed sync lost what lies between
-                _resize(self.durable, start)
-            self.durable[start:end] = self.cached[start:end]
-        self.call_clean()
-
-    def call_clean(self) -> None:
-        """Forget what is unsynced. After a failed sync that is a lie, and Linux tells it."""
-        self.dirty.clear()
-        self.size_low = None
-
-    def write_back(self, generator: random.Random, sector_bytes: int) -> None:
-        """Let a random part of what is unsynced reach the device; it stays unsynced."""
-        new_chance = generator.choice((0.0, 0.5, 1.0, generator.random()))
-        torn_chance = generator.choice((0.0, 0.1))
-        image = self.durable
-        if self.size_low is not None:
-            low, high = self.size_low, max(len(self.durable), len(self.cached))
-            between = generator.randint(low, high)
-            _resize(image, generator.choice((low, high, len(self.cached), between)))
-        for start, end in _merged(self.dirty):
-            end = min(end, len(image))
-            while start < end:
-                stop = min(end, (start // sector_bytes + 1) * sector_bytes)
-                new = self.cached[start:stop].ljust(stop - start, b"\0")
-                if generator.random() < torn_chance:
-                    cut = generator.randint(0, stop - start)
-                    rest = generator.choice((image[start + cut : stop], bytes(stop - start - cut)))
-                    image[start:stop] = new[:cut] + rest
-                elif generator.random() < new_chance:
-                    image[start:stop] = new
-                start = stop
-
-    def _mark(self, start: int, end: int) -> None:
-        if self.dirty and self.dirty[-1][0] <= start <= self.dirty[-1][1]:  # the usual append
-            self.dirty[-1] = (self.dirty[-1][0], max(end, self.dirty[-1][1]))
-            return
-        if len(self.dirty) >= self.merge_at:  # a file that is never synced is rewritten for ever
-            self.dirty = _merged(self.dirty)
-            self.merge_at = max(_MERGE_RANGES_MIN, 2 * len(self.dirty))
-        self.dirty.append((start, end))
 
 
 class _Directory:
@@ -148,7 +66,7 @@ class _Directory:
         self.pending: dict[str, _Change] = {}  # by name, its newest unsynced change
 
 
-_Node: TypeAlias = _Inode | _Directory
+_Node: TypeAlias = Inode | _Directory
 
 
 @dataclass(slots=True, eq=False)
@@ -173,9 +91,9 @@ class SimulatedFile:
 
     __slots__ = ("_disk", "_incarnation", "_inode", "_path", "_unlocks")
 
-    def __init__(self, disk: "SimulatedDisk", inode: _Inode, path: Path) -> None:
+    def __init__(self, disk: "SimulatedDisk", inode: Inode, path: Path) -> None:
         self._disk = disk
-        self._inode: _Inode | None = inode
+        self._inode: Inode | None = inode
         self._path = path  # as it was opened; a rename does not change it
         self._incarnation = disk.incarnation
         self._unlocks = False
@@ -229,7 +147,7 @@ class SimulatedFile:
             self._inode.locked_in = None
         self._inode = None
 
-    def _alive(self, position: int = 0) -> _Inode:
+    def _alive(self, position: int = 0) -> Inode:
         assert position >= 0  # the system's pwritev would take -1 for a position of its own
         if self._inode is None:
             raise _error(errno.EBADF, self._path)
@@ -269,7 +187,7 @@ class SimulatedDisk:
         self._root = _Directory()
         self._used_bytes = 0  # sum of the sizes of linked files
         # Dictionaries for their order: a set of objects iterates by address.
-        self._unsynced: dict[_Inode, None] = {}
+        self._unsynced: dict[Inode, None] = {}
         self._changes: dict[int, _Change] = {}
         self._changes_made = 0
         self._failures: dict[str, Iterator[int]] = {}  # by read, write, sync: the codes to come
@@ -294,7 +212,7 @@ class SimulatedDisk:
             if not create:
                 raise _error(errno.ENOENT, path)
             self._start("create", path)
-            node = _Inode()
+            node = Inode()
             self._change([(directory, path.name, node)])
         else:
             self._start("open", path)
@@ -317,7 +235,7 @@ class SimulatedDisk:
 
     def make_directory(self, path: Path) -> None:
         node = self._find(path)
-        if isinstance(node, _Inode):
+        if isinstance(node, Inode):
             raise _error(errno.EEXIST, path)
         if node is None:
             self.make_directory(path.parent)
@@ -338,9 +256,9 @@ class SimulatedDisk:
             raise _error(errno.ENOTEMPTY, target)
         if node is replaced:
             return
-        if isinstance(replaced, _Directory) and isinstance(node, _Inode):
+        if isinstance(replaced, _Directory) and isinstance(node, Inode):
             raise _error(errno.EISDIR, target)
-        if isinstance(replaced, _Inode) and isinstance(node, _Directory):
+        if isinstance(replaced, Inode) and isinstance(node, _Directory):
             raise _error(errno.ENOTDIR, target)
         if isinstance(replaced, _Directory) and replaced.names:
             raise _error(errno.ENOTEMPTY, target)
@@ -456,7 +374,7 @@ class SimulatedDisk:
     def flip_bit(self, path: Path, position: int, bit: int) -> None:
         """Rot one bit of a file, in memory and, if it got there, on the device."""
         node = self._find(path)
-        assert isinstance(node, _Inode), f"{path} is no file"
+        assert isinstance(node, Inode), f"{path} is no file"
         node.cached[position] ^= 1 << bit
         if position < len(node.durable):
             node.durable[position] ^= 1 << bit
@@ -484,7 +402,7 @@ class SimulatedDisk:
         if code is not None:
             raise _error(code, path)
 
-    def _write(self, inode: _Inode, path: Path, position: int, data: Bytes) -> None:
+    def _write(self, inode: Inode, path: Path, position: int, data: Bytes) -> None:
         was_crashing = self._crashing
         try:
             self._start("write", path)
@@ -496,7 +414,7 @@ class SimulatedDisk:
         if self._put(inode, position, data) < len(data):
             raise _error(errno.ENOSPC, path)
 
-    def _put(self, inode: _Inode, position: int, data: Bytes) -> int:
+    def _put(self, inode: Inode, position: int, data: Bytes) -> int:
         """Write what fits; return how many bytes that were."""
         room = len(inode.cached) + self._free_bytes() - position
         if len(data) > room:
@@ -515,7 +433,7 @@ class SimulatedDisk:
         inode.put(position, data)
         return len(data)
 
-    def _resize(self, inode: _Inode, size: int) -> None:
+    def _resize(self, inode: Inode, size: int) -> None:
         if inode.linked:
             self._used_bytes += size - len(inode.cached)
         inode.resize(size)
@@ -526,7 +444,7 @@ class SimulatedDisk:
             return _FREE_WITHOUT_LIMIT_BYTES
         return max(0, self.capacity_bytes - self._used_bytes)
 
-    def _sync(self, inodes: Iterable[_Inode], changes: Iterable[_Change], path: Path) -> None:
+    def _sync(self, inodes: Iterable[Inode], changes: Iterable[_Change], path: Path) -> None:
         inodes, changes = [*inodes], [*changes]
         try:
             self._fail("sync", path)
@@ -552,7 +470,7 @@ class SimulatedDisk:
             assert name != "..", path
             if name[0] == "/":
                 continue
-            if isinstance(node, _Inode):
+            if isinstance(node, Inode):
                 raise _error(errno.ENOTDIR, path)
             child = node.names.get(name)
             if child is None:
@@ -564,7 +482,7 @@ class SimulatedDisk:
         node = self._find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(node, _Inode):
+        if isinstance(node, Inode):
             raise _error(errno.ENOTDIR, path)
         return node
 
@@ -635,24 +553,6 @@ def _assign(names: dict[str, _Node], name: str, node: _Node | None) -> None:
 
 def _repeat(code: int, times: int | None) -> Iterator[int]:
     return repeat(code) if times is None else repeat(code, times)
-
-
-def _resize(content: bytearray, size: int) -> None:
-    if size < len(content):
-        del content[size:]
-    else:
-        content.extend(bytes(size - len(content)))
-
-
-def _merged(ranges: Iterable[_Range]) -> list[_Range]:
-    """The same bytes as sorted ranges that do not touch."""
-    merged: list[_Range] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _error(code: int, path: Path) -> OSError:
