@@ -17,7 +17,7 @@ from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_chan
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import NodeRegistered
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.host import Host, Path
+from tidelog.host import Bytes, Host, Path
 from tidelog.log import directory
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log, LogState
@@ -70,6 +70,7 @@ class Broker:
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._noting = asyncio.Lock()
         self._stop_calls: list[Callable[[], None]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
         self._one_change_at_a_time = asyncio.Lock()
@@ -103,7 +104,7 @@ class Broker:
         metadata.lead(metadata.log.epochs.latest + 1, frozenset({self.node_id}), metadata.log.end)
         self.metadata = MetadataLog(metadata, self.host.clock)
 
-        def read(offset: Offset) -> bytes:
+        def read(offset: Offset) -> Bytes:
             answer = metadata.log.read(offset, 8 * 1024 * 1024, metadata.log.end)
             assert isinstance(answer, ColdRead), "nothing was appended yet"
             return answer.perform(self.host.disk)
@@ -318,7 +319,7 @@ class Broker:
             )
             for partition in everyone:
                 partition.retry_full_disk(free)
-        await self._change_disk(self._checkpoint_work(everyone))
+        await self._note_checkpoints()
 
     def _checkpoint_work(self, partitions: Iterable[Partition]) -> Callable[[], None]:
         """What to write, as it stands now; performed in a disk's thread."""
@@ -369,16 +370,15 @@ class Broker:
         """Delete what lies below `start`: first from the checkpoint, then for good."""
         gone = partition.log.advance_start(start)
         self.rounds.mark(partition)
-        everyone = [*self.partitions(), self.metadata.partition]
-        note = self._checkpoint_work(everyone)
-        base = partition.log.segments[0].base
         await self.rounds.written()  # a sealed segment's steps must not follow its removal
+        await self._note_checkpoints()
+        first_kept = partition.log.segments[0].base
+        await self._change_disk(partial(remove_segments, self.host, gone, first_kept))
 
-        def work() -> None:
-            note()
-            remove_segments(self.host, gone, base)
-
-        await self._change_disk(work)
+    async def _note_checkpoints(self) -> None:
+        async with self._noting:  # an older state must not be written after a newer one
+            everyone = [*self.partitions(), self.metadata.partition]
+            await self._change_disk(self._checkpoint_work(everyone))
 
     # Stopping.
 

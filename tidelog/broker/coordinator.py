@@ -26,6 +26,7 @@ from tidelog.errors import (
 from tidelog.groups.events import Answer, Append, Moment, Result, ShardEffect
 from tidelog.groups.limits import Limits
 from tidelog.groups.shard import Shard, partition_for
+from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
 from tidelog.model import OFFSETS_TOPIC
 from tidelog.partition.driver import Partition
@@ -86,7 +87,7 @@ class ShardDriver:
         while offset < end:
             answer = log.read(offset, _READ_BYTES, end)
             if isinstance(answer, ColdRead):
-                data = answer.perform(self._broker.host.disk)
+                data: Bytes = answer.perform(self._broker.host.disk)
             else:
                 data = b"".join(answer[0])
             assert data, f"{log!r} has a hole at {offset}"

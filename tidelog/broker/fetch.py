@@ -16,7 +16,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.context import Reply
 from tidelog.broker.sessions import NO_SESSION, Interest, Key, Session, Sessions
 from tidelog.errors import BrokerError, InvalidRequest, OffsetOutOfRange
-from tidelog.host import Disk
+from tidelog.host import Bytes, Disk
 from tidelog.log.log import ColdRead
 from tidelog.partition.driver import Partition
 from tidelog.wire.entities import NO_ID, decode_request
@@ -205,7 +205,7 @@ class _Fetch:
         work = partial(_perform, self._broker.host.disk, reads)
         self._broker.host.offload.run(work).add_done_callback(self._warm)
 
-    def _warm(self, future: "asyncio.Future[list[bytes | None]]") -> None:
+    def _warm(self, future: "asyncio.Future[list[Bytes | None]]") -> None:
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
@@ -245,9 +245,9 @@ class _Fetch:
         )
 
 
-def _perform(disk: Disk, reads: list[ColdRead]) -> list[bytes | None]:
+def _perform(disk: Disk, reads: list[ColdRead]) -> list[Bytes | None]:
     """Read from the files; None where the file has gone."""
-    found: list[bytes | None] = []
+    found: list[Bytes | None] = []
     for read in reads:
         try:
             found.append(read.perform(disk))

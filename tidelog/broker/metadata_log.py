@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord, decode, encode
 from tidelog.errors import BrokerError, StorageError
-from tidelog.host import Clock
+from tidelog.host import Bytes, Clock
 from tidelog.model import METADATA_TOPIC, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches
@@ -50,7 +50,7 @@ class MetadataLog:
         self._one_at_a_time = asyncio.Lock()
         self.image = ClusterImage()
 
-    def replay(self, read: Callable[[int], bytes]) -> None:
+    def replay(self, read: Callable[[int], Bytes]) -> None:
         """Fold the whole log; `read` returns whole batches from an offset on. At start only."""
         offset = self.partition.log.start
         while offset < self.partition.log.end:

@@ -13,7 +13,7 @@ from tidelog.broker.requests import Requests
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
 from tidelog.faces.kafka import KafkaListener
-from tidelog.host import Host, allow_many_files, system_host
+from tidelog.host import Host, allow_many_files, keep_memory, system_host
 from tidelog.model import Endpoint
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
     import uvloop
 
     allow_many_files()
+    keep_memory()
     # The disk's threads need the interpreter only between two system calls; let them have it soon.
     sys.setswitchinterval(0.001)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -90,7 +90,7 @@ class ColdRead:
     limit: Offset | None
     at_least_one: bool
 
-    def perform(self, disk: Disk) -> bytes:
+    def perform(self, disk: Disk) -> Bytes:
         """Whole batches from the one that holds `offset`; b"" if the next segment begins there."""
         file = self.segment.open(disk)
         end = min(self.file_end, file.size())

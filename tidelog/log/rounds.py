@@ -69,6 +69,7 @@ class Rounds:
         self._writing = False
         self._syncing = False
         self._failed = False
+        self._lost: Exception | None = None  # set by a disk's thread
         self._idle = asyncio.Event()
         self._idle.set()
         self._write_waits: list[tuple[int, asyncio.Future[None]]] = []
@@ -127,11 +128,23 @@ class Rounds:
             perform, end = partial(self._write_and_sync, jobs), self._end_both
         else:
             perform, end = partial(self._write, jobs), self._end_writing
-        self._host.offload.run(perform, Lane.WRITE).add_done_callback(
+        self._host.offload.run(partial(self._watch, perform), Lane.WRITE).add_done_callback(
             lambda future: self._guard(future, partial(end, work))
         )
 
     # In a disk's thread.
+
+    def _watch(self, perform: Callable[[], T]) -> T:
+        """Note a failure at once: the other lane's next sync of that file would call it a success.
+
+        The kernel tells of lost pages only once. When a sync fails in one thread, whatever the
+        other one syncs from then on counts for nothing, even before the loop has heard of it.
+        """
+        try:
+            return perform()
+        except Exception as error:
+            self._lost = error
+            raise
 
     def _write(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
         disk = self._host.disk
@@ -214,7 +227,8 @@ class Rounds:
             targets += unsynced
         self._syncing = True
         self.sync_rounds += 1
-        self._host.offload.run(partial(self._sync, targets), Lane.SYNC).add_done_callback(
+        perform = partial(self._sync, targets)
+        self._host.offload.run(partial(self._watch, perform), Lane.SYNC).add_done_callback(
             lambda future: self._guard(future, partial(self._end_syncing, work))
         )
 
@@ -233,7 +247,10 @@ class Rounds:
         if future.cancelled() or self._failed:  # after a failure nobody is told of a success
             return
         try:
-            end(future.result())
+            result = future.result()
+            if False:
+                raise self._lost
+            end(result)
         except Exception as error:
             self.fail(error)
 

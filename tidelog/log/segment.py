@@ -9,7 +9,7 @@ Rule 2: the indexes of a sealed segment stay in their files and are searched the
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from tidelog.host import Disk, File, Path
+from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.index import OFFSET_ENTRY, RELATIVE_MAX, TIME_ENTRY, OffsetIndex, TimeIndex
 from tidelog.model import NO_TIMESTAMP, Offset
 from tidelog.records import (
@@ -190,15 +190,14 @@ def find_batch(
 
 def read_batches(
     file: File, position: int, end: int, *, bytes_max: int, first_bytes: int, limit: Offset | None
-) -> bytes:
+) -> Bytes:
     """Whole batches from `position`: up to `bytes_max`, but at least the first, of `first_bytes`.
 
     With a `limit`, only batches below it.
     """
     size = min(max(bytes_max, first_bytes), end - position)
-    chunk = file.read_cached(position, size)
-    if chunk is None:
-        chunk = file.read(position, size)
+    cached = file.read_cached(position, size)
+    chunk: Bytes = file.read(position, size) if cached is None else cached
     at = 0
     while batch := batch_size_at(chunk, at, len(chunk)):
         if at + batch > len(chunk):
@@ -206,4 +205,4 @@ def read_batches(
         if limit is not None and int.from_bytes(chunk[at : at + 8], "big") >= limit:
             break
         at += batch
-    return chunk if at == len(chunk) else chunk[:at]
+    return chunk if at == len(chunk) else memoryview(chunk)[:at]

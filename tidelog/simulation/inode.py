@@ -63,10 +63,15 @@ class Inode:
         self.size_low = None
 
     def write_back(self, generator: random.Random, sector_bytes: int) -> None:
-        """Let a random part of what is unsynced reach the device; it stays unsynced."""
+        """Let a random part of what is unsynced reach the device; it stays unsynced.
+
+        A torn sector is new up to some byte and old from there. Only where the device held nothing
+        before can there be zeros: it does not blank what it overwrites.
+        """
         new_chance = generator.choice((0.0, 0.5, 1.0, generator.random()))
         torn_chance = generator.choice((0.0, 0.1))
         image = self.durable
+        held = len(image)
         if self.size_low is not None:
             low, high = self.size_low, max(len(self.durable), len(self.cached))
             between = generator.randint(low, high)
@@ -78,7 +83,9 @@ class Inode:
                 new = self.cached[start:stop].ljust(stop - start, b"\0")
                 if generator.random() < torn_chance:
                     cut = generator.randint(0, stop - start)
-                    rest = generator.choice((image[start + cut : stop], bytes(stop - start - cut)))
+                    old = image[start + cut : stop]
+                    blank = bytes(stop - start - cut) if stop > held else old
+                    rest = generator.choice((old, blank))
                     image[start:stop] = new[:cut] + rest
                 elif generator.random() < new_chance:
                     image[start:stop] = new

@@ -44,7 +44,7 @@ def marker(base, producer, kind):
 
 
 def poll(records, *, position=0, aborted=()):
-    consumer = Consumer(OneAnswer(records, aborted), "orders", {0: position})
+    consumer = Consumer(OneAnswer(records, aborted), "orders", {0: position})  # type: ignore[arg-type]
     found = asyncio.run(consumer.poll())
     return [record.value for _, records in found for record in records], consumer.positions[0]
 

@@ -143,5 +143,5 @@ def test_a_batch_is_as_large_as_allowed_and_holds_at_least_one_record(record_byt
 
     records = decode_batch(batch)
     assert len(records) == count
-    assert all(len(record.value) == record_bytes for record in records)
+    assert all(len(record.value or b"") == record_bytes for record in records)
     assert count == 1 or batch_bytes * 0.6 < len(batch) <= batch_bytes

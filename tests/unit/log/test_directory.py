@@ -290,6 +290,23 @@ def test_a_partition_whose_making_was_torn_is_made_again():
         assert again.topic_id_of(TIDE) == ONE
 
 
+def test_a_partition_whose_maker_was_killed_is_durable_once_it_is_claimed():
+    for seed in range(60):
+        disk = new_disk(seed)
+        found = opened(disk)
+        disk.crash_after(1 + seed % 6)
+        try:
+            found.claim(TIDE, ONE)
+        except SimulatedCrash:
+            pass
+        disk.kill()  # what it wrote is there to be seen, and on no device
+
+        opened(disk).claim(TIDE, ONE)
+        disk.crash()
+
+        assert opened(disk).topic_id_of(TIDE) == ONE
+
+
 @pytest.mark.parametrize("make", ["claim", "make_partitions"])
 def test_another_topics_directory_is_set_aside_and_never_served(make):
     disk = new_disk()

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.log.epochs import EpochHistory, EpochsDamaged
@@ -107,6 +107,7 @@ def test_the_file_has_kafkas_format():
     assert EpochHistory().encode() == b"0\n0\n"
 
 
+@settings(max_examples=50)
 @given(EPOCHS, EPOCHS)
 def test_a_history_reads_back(epochs, offsets):
     history = EpochHistory(zip(epochs, offsets, strict=False))

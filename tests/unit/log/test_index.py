@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
@@ -68,6 +68,7 @@ def test_only_a_greater_time_adds_an_entry():
     assert len(index) == 2
 
 
+@settings(max_examples=50)
 @given(RISING, RISING, st.integers(0, 2**31 - 1))
 def test_an_offset_index_reads_back_and_finds_the_same(offsets, positions, wanted):
     entries = list(zip(offsets, positions, strict=False))
@@ -79,6 +80,7 @@ def test_an_offset_index_reads_back_and_finds_the_same(offsets, positions, wante
     assert again.position_before(wanted) == max([p for o, p in entries if o <= wanted], default=0)
 
 
+@settings(max_examples=50)
 @given(RISING, RISING, st.integers(0, 2**31 - 1))
 def test_a_time_index_reads_back_and_finds_the_same(times, offsets, wanted):
     entries = list(zip(times, offsets, strict=False))

@@ -183,7 +183,9 @@ def test_who_waits_for_the_write_alone_need_not_wait_for_a_sync():
     run(main)
 
 
-def test_a_log_that_needs_no_sync_gets_none_until_much_is_unsynced():
+def test_a_log_that_needs_no_sync_gets_none_until_much_is_unsynced(monkeypatch):
+    monkeypatch.setattr("tidelog.log.rounds.UNSYNCED_BYTES_MAX", 10_000)
+
     async def main() -> None:
         bench = Bench()
         owner = bench.owner(syncs=False)
@@ -191,8 +193,8 @@ def test_a_log_that_needs_no_sync_gets_none_until_much_is_unsynced():
         await bench.hands.work_off()
         assert (bench.rounds.sync_rounds, owner.told) == (0, [("written", 1)])
 
-        for _ in range(35):
-            bench.append(owner, size=1_000_000)
+        for _ in range(11):
+            bench.append(owner, size=1000)
         await bench.hands.work_off()
         assert bench.rounds.sync_rounds == 1
 
@@ -332,6 +334,30 @@ def test_a_write_that_ends_after_a_failed_sync_starts_no_other_sync():
 
         assert len(bench.fatal) == 1
         assert owner.told == [("written", 1)]
+
+    run(main)
+
+
+def test_a_sync_counts_for_nothing_after_one_has_failed_in_the_other_lane():
+    async def main() -> None:
+        bench = Bench()
+        owner = bench.owner()
+        bench.append(owner, size=100_000)
+        await bench.hands.work(Lane.WRITE)
+        owner.log.roll()  # the next write begins with a sync of what the sync lane is to sync
+        bench.append(owner)
+        await asyncio.sleep(0)
+        bench.disk.fail_syncs(times=1)
+
+        tell_of_write = bench.hands.do(Lane.WRITE)
+        tell_of_sync = bench.hands.do(Lane.SYNC)  # "succeeds": the kernel has told its story
+        tell_of_sync()
+        tell_of_write()
+        await bench.hands.work_off()
+
+        assert owner.told == [("written", 1)]
+        assert owner.log.synced_end == 0
+        assert [type(error) for error in bench.fatal] == [OSError]
 
     run(main)
 

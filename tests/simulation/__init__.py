@@ -1,0 +1,1 @@
+"""Whole nodes on simulated hosts: thousands of seeds, the same seed always the same history."""
