@@ -188,10 +188,8 @@ class GroupApis:
             key, name = _topic_of(broker, topic)
             names[key] = name or ""
             for asked in topic.partitions:
-                known = name is not None and name in broker.image.topics
-                if not known or asked.partition_index >= len(
-                    broker.image.topics[name or ""].partitions
-                ):
+                image = broker.image.topics.get(name or "")
+                if image is None or not 0 <= asked.partition_index < len(image.partitions):
                     refused[key, asked.partition_index] = (
                         UnknownTopicId(key) if name is None else UnknownTopicOrPartition(name)
                     )

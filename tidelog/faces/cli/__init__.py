@@ -16,7 +16,7 @@ import typer
 
 import tidelog
 from tidelog.errors import TidelogError
-from tidelog.faces.cli import bench, consume, log, produce, start, topics
+from tidelog.faces.cli import bench, configs, consume, groups, log, produce, start, topics
 from tidelog.faces.cli.common import INTERRUPTED, complain
 
 app = typer.Typer(
@@ -64,6 +64,8 @@ app.command("start")(start.start)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(groups.app, name="groups")
+app.add_typer(configs.app, name="configs")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)
 

@@ -1,4 +1,4 @@
-"""`tidelog topics`: create, list, describe, delete."""
+"""`tidelog topics`: create, list, describe, alter, delete."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,13 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
+from tidelog.faces.cli.configs import (
+    Change,
+    DryRun,
+    config_changes,
+    plan_changes,
+    show_changes,
+)
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import TopicInfo
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 
 TOPIC_ALREADY_EXISTS = 36
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
@@ -152,6 +159,63 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
         ["partition#", "leader#", "epoch#", "replicas", "in sync", "earliest#", "latest#"],
         [[_cell(value) for value in partition.values()] for partition in partitions],
     )
+
+
+@app.command("alter")
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="P", min=1, help="Grow to so many."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="KEY=VALUE", help="Set a setting; repeatable."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable."),
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Grow a topic, or change its settings.
+
+    \b
+    Examples:
+      tidelog topics alter orders --partitions 24 --dry-run
+      tidelog topics alter orders --config retention.ms=86400000
+      tidelog topics alter orders --delete-config retention.ms
+    """
+    wanted: list[tuple[str, str | None]] = [
+        *key_values(config or [], "--config"),
+        *((key, None) for key in delete_config or []),
+    ]
+    if partitions is None and not wanted:
+        raise UserError("say what to change: --partitions, --config or --delete-config")
+
+    async def work() -> list[Change]:
+        from tidelog.client.admin import AdminClient, Resource
+
+        async with AdminClient(bootstrap) as client:
+            topic = await client.topic(name)
+            changes = []
+            # All is checked before any is done, and what can be undone is done first.
+            if partitions is not None:
+                await client.create_partitions(name, partitions, validate_only=True)
+                before = str(len(topic.partitions))
+                changes.append(Change(name="partitions", before=before, after=str(partitions)))
+            if wanted:
+                changes += await plan_changes(client, Resource.TOPIC, name, wanted)
+            if wanted and not dry_run:
+                await client.alter_configs(Resource.TOPIC, name, config_changes(wanted))
+            if partitions is not None and not dry_run:
+                await client.create_partitions(name, partitions)
+            return changes
+
+    changes = run(work())
+    show_changes({"name": name}, changes, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("delete")

@@ -1,0 +1,151 @@
+import asyncio
+import struct
+import sys
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from tidelog.client.admin import GroupInfo, MemberInfo, decode_assignment
+from tidelog.faces.cli import groups
+from tidelog.faces.cli.common import UserError
+from tidelog.model import TopicPartition
+
+COMMANDS = ["list", "describe", "reset", "delete", "delete-offsets"]
+
+
+def assignment(*topics: tuple[bytes, list[int]], user_data: bytes = b"") -> bytes:
+    data = struct.pack(">hi", 1, len(topics))
+    for name, partitions in topics:
+        data += struct.pack(">h", len(name)) + name
+        data += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
+    return data + struct.pack(">i", len(user_data)) + user_data
+
+
+def member(name: str, data: bytes) -> MemberInfo:
+    return MemberInfo(
+        member=name, instance=None, client="c", host="/h", assignment=decode_assignment(data),
+        assignment_bytes=len(data),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(tidelog, command):
+    result = tidelog("groups", command, "--help")
+
+    assert result.code == 0
+    assert f"tidelog groups {command}" in result.out and "Examples:" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["reset", "g", "--to-latest"], "--topic"),
+        (["reset", "g", "--topic", "t"], "--to-earliest"),
+        (["reset", "g", "--topic", "t", "--to-latest", "--to-earliest"], "once"),
+        (["reset", "g", "--topic", "t", "--to-offset", "0", "--shift", "0"], "once"),
+        (["reset", "g", "--topic", "t", "--to-offset", "-1"], "--to-offset"),
+        (["reset", "g", "--topic", "t", "--to-time", "soon"], "2025-01-31T12:00"),
+        (["reset", "", "--topic", "t", "--to-latest"], "GROUP"),
+        (["list", "--state", "Tired"], "Tired"),
+        (["describe"], "GROUP"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_asks_nobody(tidelog, arguments, expected):
+    result = tidelog("groups", *arguments, "--bootstrap", "127.0.0.1:1")
+
+    assert result.code in (1, 2)
+    assert result.err.count("\n") == 1 and expected in result.err
+    assert result.out == ""
+
+
+def test_an_assignment_is_read_and_what_follows_it_left_alone():
+    data = assignment((b"b", [2, 0]), (b"a", [7]), user_data=b"sticky") + b"later versions"
+
+    assert decode_assignment(data) == (
+        TopicPartition("a", 7), TopicPartition("b", 0), TopicPartition("b", 2),
+    )  # fmt: skip
+
+
+def test_no_assignment_is_an_empty_one():
+    assert decode_assignment(b"") == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00",
+        b"\xff\xff\x00\x00\x00\x00",
+        b"\x00\x01\x7f\xff\xff\xff",
+        b"\x00\x01\xff\xff\xff\xff",
+        b"\x00\x01\x00\x00\x00\x01\x00\x02\xff\xfe\x00\x00\x00\x00",
+        assignment((b"a", [1, 2, 3]))[:-6],
+    ],
+)
+def test_bytes_that_are_no_assignment_are_shown_by_their_size(data):
+    assert decode_assignment(data) is None
+    assert groups._assigned(member("m", data)) == f"({len(data)} bytes)"
+
+
+@pytest.mark.parametrize(
+    ("committed", "end", "lag"),
+    [(3, 10, 7), (10, 10, 0), (12, 10, 0), (None, 10, None), (3, None, None)],
+)
+def test_lag_is_what_lies_between_the_offset_and_the_end(committed, end, lag):
+    one = groups.Progress(topic="t", partition=0, committed=committed, end=end, owner=None)
+
+    assert one.lag == lag
+
+
+def test_offsets_of_partitions_that_do_not_exist_have_no_end():
+    class Client:
+        async def topics(self):
+            return [SimpleNamespace(name="t", partitions=(0, 1))]
+
+        async def list_offsets(self, topic, times_ms):
+            assert (topic, set(times_ms)) == ("t", {1})
+            return {1: SimpleNamespace(offset=8)}
+
+    places = [("gone", 0), ("t", -1), ("t", 1), ("t", 2)]
+    asked = [TopicPartition(topic, number) for topic, number in places]
+
+    ends = asyncio.run(groups._log_ends(Client(), asked))  # type: ignore[arg-type]
+
+    assert ends == {TopicPartition("t", 1): 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1700000000000", 1700000000000),
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+        ("1969-12-31T23:59:59.999", 0),
+        ("9" * 30, 2**63 - 1),
+    ],
+)
+def test_a_time_never_becomes_one_of_kafkas_words_below_zero(text, time_ms):
+    assert groups._time_ms(text) == time_ms
+
+
+def test_a_group_with_members_is_left_alone():
+    info = GroupInfo(
+        group="g", state="Stable", protocol_type="consumer", protocol="range",
+        members=(member("m", b""),),
+    )  # fmt: skip
+
+    with pytest.raises(UserError, match="stop its consumers first"):
+        groups._require_stopped("g", info)
+
+
+def test_what_would_be_lost_is_shown_before_the_question(capfd, monkeypatch):
+    asked = []
+    offsets = {TopicPartition("or\x1bders", 3): SimpleNamespace(offset=41)}
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question))
+
+    with pytest.raises(UserError, match="nothing was deleted"):
+        groups._confirm("group 'g'", offsets)  # type: ignore[arg-type]
+
+    assert asked == ["Delete group 'g' and lose 1 committed offset?"]
+    assert "or\\x1bders-3  41" in capfd.readouterr().err
