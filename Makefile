@@ -22,12 +22,12 @@ TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup run check test lint format bench fuzz lock clean
+.PHONY: help setup run check test test-clients lint format bench fuzz lock clean
 
 help: ## Show this list
 	@echo "Tidelog: make <target>"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables: DATA, KAFKA (run), ARGS (bench, fuzz), UPGRADE=1 (lock), WORKERS, PYTHON"
 
@@ -44,6 +44,9 @@ check: lint ## Lint, types, import rules and the fast tests: under a minute
 test: lint ## Everything in `check`, and all the tests
 	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
 	$(if $(ALONE),@$(BIN)/python -m pytest -q $(ALONE) || [ $$? = 5 ])
+
+test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them
+	@$(BIN)/python -m tests.suites $(ARGS)
 
 lint: $(DEV) ## Lint, types and import rules
 	@$(BIN)/python -m ruff check --quiet

@@ -135,7 +135,6 @@ class World:
         self.producers: list[Producer] = []
         self.lives = 0
         self.acknowledgements = 0
-        self.is_starting = True
         self.fatal: BaseException | None = None
         self.damaged: TopicPartition | None = None
         """The one partition that was damaged on purpose."""
@@ -175,7 +174,6 @@ class World:
 
     async def _live(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._dead = asyncio.get_running_loop().create_future()
-        self.is_starting = True
         host = simulated_host(
             f"{self.random.random()}", self.disk, clock=self.clock,
             idle=self.random.choice((0.0, 0.5, 0.9)), on_crash=self._die,
@@ -195,7 +193,6 @@ class World:
         except OSError as error:  # a process that cannot start ends
             self.fatal = error
             raise Dead from error
-        self.is_starting = False
 
     def _die(self) -> None:
         if self._dead is not None and not self._dead.done():
@@ -227,12 +224,6 @@ class World:
         return self._broker
 
     def lose_power(self) -> None:
-        """A start is only killed: it rewrites in place what may be the only copy of acknowledged
-        bytes, and a sector may tear into garbage (see tests/unit/log/test_recovery.py).
-        """
-        if self.is_starting:
-            self.kill()
-            return
         self.disk.crash()
         for name, memory in self.memories.items():
             if memory.loses:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.suites.document import api_table
 from tidelog.config import reference
 
 ROOT = Path(__file__).parents[2]
@@ -11,3 +12,9 @@ def test_every_setting_is_documented_as_it_is():
     written = (ROOT / "docs" / "configuration.md").read_text()
 
     assert written == reference(), "run `python -m tidelog.config > docs/configuration.md`"
+
+
+def test_the_table_of_apis_is_the_code_s_own():
+    written = (ROOT / "docs" / "compatibility.md").read_text()
+
+    assert api_table() in written, "run `make test-clients ARGS=--apis` and put it there"

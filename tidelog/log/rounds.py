@@ -248,7 +248,7 @@ class Rounds:
             return
         try:
             result = future.result()
-            if False:
+            if self._lost is not None:
                 raise self._lost
             end(result)
         except Exception as error:

@@ -114,7 +114,7 @@ class Rig:
 def joined(disk: SimulatedDisk, read: Any) -> bytes:
     """The bytes of a read, from memory or from the disk."""
     if isinstance(read, ColdRead):
-        return read.perform(disk)
+        return bytes(read.perform(disk))
     buffers: list[Bytes] = list(read[0])
     assert sum(map(len, buffers)) == read[1]
     return b"".join(buffers)

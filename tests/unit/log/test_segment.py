@@ -120,8 +120,8 @@ def test_only_whole_batches_are_read(cache_miss):
     end, size = file.size(), len(batches[0])
 
     def read(position: int, bytes_max: int, first: int = 0, limit: int | None = None) -> bytes:
-        return read_batches(
-            file, position, end, bytes_max=bytes_max, first_bytes=first, limit=limit
+        return bytes(
+            read_batches(file, position, end, bytes_max=bytes_max, first_bytes=first, limit=limit)
         )
 
     assert read(0, MIB) == b"".join(batches)

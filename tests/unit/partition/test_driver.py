@@ -500,6 +500,26 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does():
     run(main)
 
 
+def test_what_came_while_the_disk_ran_full_is_refused_and_not_written():
+    async def main() -> None:
+        stage, late = Stage(), Producer()
+        stage.append()
+        await stage.hands.work_off()
+        size = stage.partition.log.size
+        stage.squeeze(200)
+        stage.append(stage.batch(size=500))
+        await asyncio.sleep(0)  # its round has begun
+        stage.append(stage.batch(size=10), producer=late)  # would fit
+
+        await stage.hands.work_off()
+
+        assert [type(error) for error in late.told] == [StorageError]
+        assert stage.disk.open(stage.partition.log.active.path()).size() == size
+        assert (stage.partition.log.end, stage.partition.high_watermark) == (1, 1)
+
+    run(main)
+
+
 def test_writes_are_taken_again_once_there_is_room():
     async def main() -> None:
         stage = Stage()

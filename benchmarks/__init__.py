@@ -1,0 +1,1 @@
+"""Programs that measure a node beside what the machine itself can do. See README.md."""

@@ -1,0 +1,88 @@
+"""Other processes: what they cost, and the plain ones that limits are measured with."""
+
+import os
+import subprocess
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+STOP_SECONDS_MAX: Final = 10.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all threads, in user and kernel mode; in steps of a clock tick, 10 ms."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def memory_bytes(pid: int) -> int:
+    """Resident now."""
+    return _status_bytes(pid, "VmRSS")
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """The most that was resident since the start, or since `forget_peak`."""
+    return _status_bytes(pid, "VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    raise ProcessLookupError(f"process {pid} has ended")
+
+
+class Peer:
+    """A `benchmarks.peer` process of a given kind, while the `with` lasts."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peer", self._kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.strip().isdigit():
+            self._stop()
+            raise RuntimeError(f"the plain {self._kind} process did not start")
+        self.port = int(line)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _stop(self) -> None:
+        process = self._process
+        assert process is not None
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

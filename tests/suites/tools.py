@@ -1,0 +1,123 @@
+"""The programs that suites need, installed into `.suites/` by the package managers, once."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+CACHE: Final = ROOT / ".suites"
+PROGRAMS: Final = Path(__file__).parent / "programs"
+INSTALL_SECONDS_MAX: Final = 900
+
+
+class Missing(Exception):
+    """A program is not here and we may not install it; the message is the command that does."""
+
+
+class InstallFailed(Exception):
+    """A package manager gave up; the message is what it printed."""
+
+
+def kcat() -> str:
+    """The path of kcat, which only Debian packages."""
+    if shutil.which("kcat") is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install(["apt-get", "install", "-y", "kcat"])
+    return _need("kcat", "sudo apt-get install -y kcat")
+
+
+def node_modules() -> Path:
+    """A directory with `node_modules` as `package.json` pins them."""
+    _need("node", "sudo apt-get install -y nodejs")
+    npm = _need("npm", "sudo apt-get install -y npm")
+    home = CACHE / "kafkajs"
+    package = PROGRAMS / "kafkajs" / "package.json"
+    if not _is_current(home, package):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        shutil.copy(package, home)
+        _install([npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--silent"], home)
+        _mark_current(home, package)
+    return home
+
+
+def jars() -> Path:
+    """A directory with Kafka's jars as `pom.xml` pins them, and those that they need."""
+    _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
+    mvn = _need("mvn", "sudo apt-get install -y maven")
+    home = CACHE / "jars"
+    pom = PROGRAMS / "java" / "pom.xml"
+    if not _is_current(home, pom):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install(
+            [
+                mvn, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+                f"-DoutputDirectory={home}",
+            ]
+        )  # fmt: skip
+        _mark_current(home, pom)
+    return home
+
+
+def compiled(source: Path) -> Path:
+    """A directory with the classes of one Java file, compiled against Kafka's jars."""
+    javac = _need("javac", "sudo apt-get install -y openjdk-17-jdk-headless")
+    home = CACHE / "classes"
+    if not _is_current(home, source):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install([javac, "-cp", f"{jars()}/*", "-d", str(home), str(source)])
+        _mark_current(home, source)
+    return home
+
+
+def source_distribution(package: str, version: str) -> Path:
+    """The unpacked source distribution of a package."""
+    home = CACHE / f"{package}-{version}"
+    if not (home / ".done").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install(
+            [
+                sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download",
+                "--no-deps", "--no-binary", ":all:", "--dest", str(home), f"{package}=={version}",
+            ]
+        )  # fmt: skip
+        archive = next(home.glob("*.tar.gz"))
+        shutil.unpack_archive(archive, home, filter="data")
+        (home / ".done").touch()
+    return next(path for path in home.iterdir() if path.is_dir())
+
+
+def _need(program: str, command: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise Missing(command)
+    return path
+
+
+def _install(command: Sequence[str], directory: Path | None = None) -> None:
+    print(f"installing: {' '.join(Path(word).name for word in command[:3])}", file=sys.stderr)
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX
+    )
+    if done.returncode != 0:
+        raise InstallFailed(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+def _digest(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def _is_current(home: Path, source: Path) -> bool:
+    mark = home / ".made-from"
+    return mark.exists() and mark.read_text() == _digest(source)
+
+
+def _mark_current(home: Path, source: Path) -> None:
+    (home / ".made-from").write_text(_digest(source))
