@@ -10,6 +10,7 @@ the command's flags.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -23,7 +24,7 @@ ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 TOPIC_DEFAULT_PREFIX: Final = "log."
 
 C = TypeVar("C")
-V = TypeVar("V", int, bool, str)
+V = TypeVar("V", int, bool, str, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,8 @@ class Setting:
     kind: type
     default: Any
     doc: str
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
     choices: tuple[str, ...] = ()
 
     def parse(self, value: object) -> Any:
@@ -59,6 +60,10 @@ class Setting:
             if isinstance(value, bool | float):
                 raise ValueError(value)
             return int(str(value).strip())
+        if self.kind is float:
+            if isinstance(value, bool) or not math.isfinite(number := float(str(value).strip())):
+                raise ValueError(value)
+            return number
         if not isinstance(value, str | int | float):
             raise ValueError(value)
         return str(value).strip()
@@ -69,11 +74,12 @@ class Setting:
             return "true or false"
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        if self.kind is not int:
+        if self.kind not in (int, float):
             return "text"
+        number = "a whole number" if self.kind is int else "a number"
         if self.least is not None and self.most is not None:
-            return f"a whole number from {self.least} to {self.most}"
-        return "a whole number" + (f" of at least {self.least}" if self.least is not None else "")
+            return f"{number} from {self.least} to {self.most}"
+        return number + (f" of at least {self.least}" if self.least is not None else "")
 
     def text(self, value: object) -> str:
         """The value as Kafka shows it."""
@@ -84,8 +90,8 @@ def setting(
     default: V,
     doc: str,
     *,
-    least: int | None = None,
-    most: int | None = None,
+    least: float | None = None,
+    most: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> V:
     """A field of a config class with its limits and its sentence."""
@@ -111,7 +117,12 @@ class TopicConfig:
     """How one topic's logs are kept."""
 
     cleanup_policy: str = setting(
-        "delete", "How old records go: by retention.", choices=("delete",)
+        "delete",
+        "How old records go: 'delete' by retention, 'compact' once a newer one has the same key.",
+        choices=("delete", "compact", "compact,delete", "delete,compact"),
+    )
+    delete_retention_ms: int = setting(
+        DAY_MS, "How long a compacted log keeps a tombstone after it was first cleaned.", least=0
     )
     durability: str = setting(
         "fsync",
@@ -123,6 +134,9 @@ class TopicConfig:
     max_message_bytes: int = setting(
         MIB + 12, "The largest batch that is accepted, in bytes.", least=0, most=1024 * MIB
     )
+    max_compaction_lag_ms: int = setting(
+        2**63 - 1, "Compact a record at the latest this long after it was written.", least=1
+    )
     message_timestamp_type: str = setting(
         "CreateTime", "Whose clock stamps records.", choices=("CreateTime", "LogAppendTime")
     )
@@ -131,6 +145,12 @@ class TopicConfig:
     )
     message_timestamp_after_max_ms: int = setting(
         60 * 60 * 1000, "How far a record's time may lie after the broker's.", least=0
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, "Compact a log once more than this part of it is dirty.", least=0, most=1
+    )
+    min_compaction_lag_ms: int = setting(
+        0, "Leave a record uncompacted for at least this long.", least=0
     )
     min_insync_replicas: int = setting(
         1, "How many replicas must hold a write before acks=all is answered.", least=1
@@ -156,6 +176,14 @@ class TopicConfig:
     segment_ms: int = setting(
         7 * DAY_MS, "Start a new segment file when the first record is this old.", least=1
     )
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +237,18 @@ class NodeConfig:
         5000, "How often the durable ends and watermarks are noted on disk.", least=10
     )
     retention_check_ms: int = setting(300_000, "How often old segments are looked for.", least=10)
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "How often logs that are due for compaction are looked for.", least=10
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * MIB,
+        "Memory for the keys of the log being compacted, about 200 bytes each; with more keys it "
+        "takes more passes.",
+        least=MIB,
+    )
+    log_cleaner_io_max_bytes_per_second: int = setting(
+        0, "How many bytes compaction reads and writes per second; 0 for no limit.", least=0
+    )
     producer_id_expiration_ms: int = setting(
         DAY_MS, "Forget an idempotent producer that has been silent this long.", least=1
     )

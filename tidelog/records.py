@@ -418,7 +418,10 @@ def compress(codec: Codec, data: bytes) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
         case Codec.LZ4:
-            return bytes(cramjam.lz4.compress(data))
+            # Blocks that stand alone: Kafka's own client refuses to read others.
+            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor.compress(data)
+            return bytes(compressor.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data))
 

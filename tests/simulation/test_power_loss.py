@@ -125,7 +125,7 @@ def test_acknowledged_records_survive_losing_power(block):
 
         for _ in range(4):
             if choose.random() < 0.8:
-                world.disk.crash_after(choose.choice((20, 100, 300, 1000)))
+                world.disk.crash_after(choose.choice((5, 10, 20, 100, 300, 1000)))
             world.live(life)
             world.lose_power()
         world.live(lambda: work(world))
@@ -170,7 +170,7 @@ def test_whatever_was_written_survives_a_kill_and_is_synced_before_it_is_shown(b
     def story(world: World) -> None:
         choose = world.random
         for _ in range(4):
-            world.disk.crash_after(choose.choice((20, 100, 300, 1000)))
+            world.disk.crash_after(choose.choice((5, 10, 20, 100, 300, 1000)))
             world.live(lambda: work(world))
             world.kill()
             if choose.random() < 0.3:

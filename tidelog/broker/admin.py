@@ -104,6 +104,7 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
         except UnknownTopicOrPartition as error:
             topics.append({"error_code": error.code, "name": name, "topic_id": None})
             continue
+        first = min(max(first, 0), len(topic.partitions))  # a cursor is the client's word
         last = min(first + left, len(topic.partitions))
         topics.append(
             {

@@ -8,6 +8,8 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -18,7 +20,8 @@ from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import NodeRegistered
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host, Path
-from tidelog.log import directory
+from tidelog.log import cleaner, directory
+from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.recovery import open_log
@@ -34,7 +37,14 @@ from tidelog.log.segment import (
 )
 from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
-from tidelog.model import INTERNAL_TOPICS, METADATA_TOPIC_ID, Endpoint, Offset, TopicPartition
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC_ID,
+    OFFSETS_TOPIC,
+    Endpoint,
+    Offset,
+    TopicPartition,
+)
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
@@ -45,6 +55,8 @@ INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
     retention_ms=-1, max_message_bytes=64 * 1024 * 1024, segment_bytes=100 * 1024 * 1024
 )
 """Always synced, never deleted by age."""
+
+OFFSETS_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
 
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
@@ -76,6 +88,7 @@ class Broker:
         self._one_change_at_a_time = asyncio.Lock()
         self.identity: Identity
         self.metadata: MetadataLog
+        self.cleaner: Cleaner
 
     # Starting.
 
@@ -92,6 +105,13 @@ class Broker:
         )
         self.apply_configs()
         await self._open_partitions()
+        self.cleaner = Cleaner(
+            self.host, self.rounds, self._directory,
+            first_dirty=self._directory.read_checkpoint(cleaner.CHECKPOINT),
+            key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
+            bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
+        )  # fmt: skip
+        self.repeat(self.config.log_cleaner_backoff_ms / 1000, self._compact)
         self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
         self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
@@ -188,6 +208,8 @@ class Broker:
         return [p for numbers in self._topics.values() for p in numbers if p is not None]
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
+        if topic.name == OFFSETS_TOPIC:
+            return OFFSETS_TOPIC_CONFIG
         if topic.name in INTERNAL_TOPICS:
             return INTERNAL_TOPIC_CONFIG
         return topic_config(topic.config, self.config.topic_defaults)
@@ -256,6 +278,8 @@ class Broker:
             partition.resign(UnknownTopicOrPartition(partition.name))
             self.rounds.forget(partition)
             partition.log.tail.clear()
+            partition.log.refusal = "the topic is deleted"
+            self.cleaner.forget(partition.name)
 
         def remove() -> None:
             aside = [self._directory.set_aside_for_deletion(p.name) for p in dropped]
@@ -265,7 +289,10 @@ class Broker:
                     self.host.disk.remove_tree(path)
 
         await self.rounds.written()
-        await self._change_disk(remove)
+        async with AsyncExitStack() as locked:
+            for partition in dropped:
+                await locked.enter_async_context(partition.files)
+            await self._change_disk(remove)
 
     async def _change_disk(self, work: Callable[[], T]) -> T:
         """Change files in a disk's thread. A full disk is refused, any other failure is fatal."""
@@ -353,7 +380,7 @@ class Broker:
         for partition in self.partitions():
             log, config = partition.log, partition.config
             log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
-            if log.refusal is not None and not partition.disk_full:
+            if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
             await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))
             start = new_start(log, config, partition.high_watermark, now_ms)
@@ -366,8 +393,35 @@ class Broker:
                 )
                 await self.advance_start(partition, start)
 
+    async def _compact(self) -> None:
+        """Compaction, until no log is due."""
+        try:
+            while await self.cleaner.clean_due(self._compacted()):
+                _log.debug("a log was compacted; others may be due")
+        except OSError as error:
+            if is_full(error):
+                raise StorageError(f"the disk is full ({error.strerror})") from error
+            self._on_fatal(error)
+            raise
+
+    def _compacted(self) -> list[Partition]:
+        """Those whose policy is to compact; an active segment that must be compacted is sealed."""
+        now_ms = self.host.clock.wall_ms()
+        found = [partition for partition in self.partitions() if partition.config.compacts]
+        for partition in found:
+            log, lag_ms = partition.log, partition.config.max_compaction_lag_ms
+            is_old = 0 <= log.active.first_timestamp_ms < now_ms - lag_ms
+            if log.active.size and is_old and log.refusal is None:
+                log.roll()
+                self.rounds.mark(partition)
+        return found
+
     async def advance_start(self, partition: Partition, start: Offset) -> None:
         """Delete what lies below `start`: first from the checkpoint, then for good."""
+        async with partition.files:
+            await self._advance_start(partition, start)
+
+    async def _advance_start(self, partition: Partition, start: Offset) -> None:
         gone = partition.log.advance_start(start)
         self.rounds.mark(partition)
         await self.rounds.written()  # a sealed segment's steps must not follow its removal
@@ -395,6 +449,7 @@ class Broker:
     async def stop(self) -> None:
         """Write and sync everything, note it, and leave a clean marker."""
         await self._stop_housekeeping()
+        await self.cleaner.finish()
         partitions = [*self.partitions(), self.metadata.partition]
         clean = await self.finish_writes()
         for partition in self.partitions():

@@ -87,9 +87,9 @@ class DataDirectory:
         identity = self._identify(node_id)
         marker = self.root / CLEAN_MARKER
         self.was_clean = self._disk.exists(marker)
-        self.durable_marks = self._read_checkpoint(DURABLE_MARKS)
-        self.log_starts = self._read_checkpoint(LOG_STARTS)
-        self.watermarks = self._read_checkpoint(WATERMARKS)
+        self.durable_marks = self.read_checkpoint(DURABLE_MARKS)
+        self.log_starts = self.read_checkpoint(LOG_STARTS)
+        self.watermarks = self.read_checkpoint(WATERMARKS)
         if self.was_clean:
             self._disk.remove(marker)
             self._disk.sync_directory(self.root)
@@ -147,7 +147,8 @@ class DataDirectory:
 
     # Checkpoints.
 
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+        """The offsets in a checkpoint file; none if there is no such file, or it is unusable."""
         try:
             version, _, *lines = read_file(self._disk, self.root / name).decode().splitlines()
             if version != "0":

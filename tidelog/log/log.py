@@ -10,6 +10,7 @@ Rule 3: a log that is damaged or full is still readable; `refusal` says why it t
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, StorageError
@@ -25,6 +26,7 @@ from tidelog.log.segment import (
     file_stem,
     find_batch,
     read_batches,
+    read_settled,
 )
 from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
@@ -83,25 +85,36 @@ class WriteJob:
 class ColdRead:
     """A read that memory cannot answer: `perform` it in a disk's thread."""
 
-    segment: Segment
-    file_end: int
+    segments: Sequence[Segment]
+    """The one that holds `offset`, and those after it up to `limit`."""
     offset: Offset
     bytes_max: int
-    limit: Offset | None
+    limit: Offset
+    """Everything below it is in the files."""
     at_least_one: bool
 
     def perform(self, disk: Disk) -> Bytes:
-        """Whole batches from the one that holds `offset`; b"" if the next segment begins there."""
-        file = self.segment.open(disk)
-        end = min(self.file_end, file.size())
-        position = self.segment.position_before(disk, self.offset)
+        """Whole batches of one segment, from the one that holds `offset` on.
+
+        If compaction left a gap there, from the next one on, which may lie in a later segment;
+        b"" if there is none below `limit`.
+        """
+        for segment in self.segments:
+            if data := read_settled(segment, partial(self._read, disk)):
+                return data
+        return b""
+
+    def _read(self, disk: Disk, segment: Segment) -> Bytes:
+        file = segment.open(disk)
+        end = file.size()
+        position = segment.position_before(disk, self.offset)
         found = find_batch(file, position, end, self.offset)
         if found is None and position:  # the index misled us
             found = find_batch(file, 0, end, self.offset)
         if found is None:
             return b""
         position, header = found
-        if self.limit is not None and header.base_offset >= self.limit:
+        if header.base_offset >= self.limit:
             return b""
         return read_batches(
             file, position, end,
@@ -280,21 +293,21 @@ class Log:
         tail = self.tail
         if offset >= tail.start:
             return tail.slice(offset, bytes_max, limit, at_least_one)
+        limit = min(limit, self.written_end)  # at or above the tail's start
         at = bisect_right(self.segments, offset, key=lambda s: s.base) - 1
-        segment = self.segments[at]
-        file_end = segment.size
-        if tail.start < self.end and at + 1 == self._segment_of_tail():
-            file_end = min(file_end, tail.start_position)
-        # Below the tail's start the limit can only matter when the watermark is that far behind.
-        return ColdRead(
-            segment, file_end, offset, bytes_max,
-            limit if limit < tail.start else None, at_least_one,
-        )  # fmt: skip
+        to = bisect_left(self.segments, limit, at + 1, key=lambda s: s.base)
+        return ColdRead(self.segments[at:to], offset, bytes_max, limit, at_least_one)
 
-    def _segment_of_tail(self) -> int:
-        return bisect_right(self.segments, self.tail.start, key=lambda s: s.base)
+    # Compacting and deleting.
 
-    # Deleting.
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put `new`, compacted from `old`, in their place; reads of `old` under way find it."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == [*old], "the cleaner has looked"
+        assert old[-1] is not self.segments[-1], "the active segment is never compacted"
+        for segment in old:
+            segment.replaced_by = new
+        self.segments[at : at + len(old)] = [new]
 
     def advance_start(self, start: Offset) -> list[Segment]:
         """Forget everything below `start`; the segments whose files can go."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidelog.errors import InvalidProducerEpoch, OutOfOrderSequence, TidelogError
-from tidelog.model import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, Offset, ProducerId
 from tidelog.records import SEQUENCE_MODULUS, BatchHeader
 
 BATCHES_REMEMBERED: Final = 5
@@ -90,6 +90,10 @@ class ProducerStates:
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
+
+    def last_offsets(self) -> dict[ProducerId, Offset]:
+        """Where the newest batch of each producer ends."""
+        return {p: s.batches[-1].last_offset for p, s in self._states.items() if s.batches}
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The earlier batch that `header` repeats, or None if it is the next one.

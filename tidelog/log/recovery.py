@@ -29,6 +29,7 @@ from tidelog.log.segment import (
     file_stem,
     find_batch,
 )
+from tidelog.log.swap import complete_swaps
 from tidelog.model import NO_EPOCH, Offset
 from tidelog.records import (
     HEADER_BYTES,
@@ -58,6 +59,7 @@ def open_log(
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint.
     """
+    complete_swaps(disk, directory)
     names = disk.list(directory)
     for name in names:
         if name.endswith(".tmp"):
@@ -231,7 +233,9 @@ def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool
             segments = state.segments if complete else state.segments[:-1]
             for segment in segments:
                 for header, _ in walk(segment.open(disk), 0, segment.size):
-                    known.assign(header.leader_epoch, header.base_offset)
+                    # The first batches may have been compacted away: it began where the log does.
+                    start = header.base_offset if len(known) else segment.base
+                    known.assign(header.leader_epoch, min(start, header.base_offset))
     for epoch, offset in scanned:
         known.assign(epoch, offset)
     if complete:

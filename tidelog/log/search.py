@@ -5,12 +5,13 @@ Rule: only this search and the tools unpack records; the time of a single record
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidelog.host import Disk
 from tidelog.log.log import Log
 from tidelog.log.recovery import walk
-from tidelog.log.segment import Segment
+from tidelog.log.segment import Segment, read_settled
 from tidelog.model import NO_TIMESTAMP, Epoch, Offset
 from tidelog.records import BatchHeader, iterate_times
 
@@ -44,36 +45,45 @@ class TimeSearch:
     def first_since(self, disk: Disk, timestamp_ms: int) -> Found | None:
         """The first record with `timestamp_ms` or later."""
         for segment in self.segments:
-            if self._newest(disk, segment) < timestamp_ms:
-                continue
-            from_offset = segment.offset_before(disk, timestamp_ms)
-            for header, position in self._batches(disk, segment, from_offset):
-                if header.max_timestamp >= timestamp_ms and (
-                    found := self._in_batch(disk, segment, header, position, timestamp_ms)
-                ):
-                    return found
+            if found := read_settled(segment, partial(self._first_in, disk, timestamp_ms)):
+                return found
+        return None
+
+    def _first_in(self, disk: Disk, timestamp_ms: int, segment: Segment) -> Found | None:
+        if self._newest(disk, segment) < timestamp_ms:
+            return None
+        from_offset = segment.offset_before(disk, timestamp_ms)
+        for header, position in self._batches(disk, segment, from_offset):
+            if header.max_timestamp >= timestamp_ms and (
+                found := self._in_batch(disk, segment, header, position, timestamp_ms)
+            ):
+                return found
         return None
 
     def newest(self, disk: Disk) -> Found | None:
         """The first of the records with the greatest time."""
-        best: tuple[int, Segment, BatchHeader, int] | None = None
+        best: Found | None = None
         for segment in self.segments:
-            if best is not None and self._newest(disk, segment) <= best[0]:
-                continue
-            for header, position in self._batches(disk, segment, segment.base):
-                if best is not None and header.max_timestamp <= best[0]:
-                    continue
-                time_ms = header.max_timestamp
-                if header.base_offset < self.start or header.next_offset > self.limit:
-                    # Its newest record may not count; only such a batch must be looked into.
-                    times = self._times(disk, segment, header, position)
-                    time_ms = max((t for _, t in times), default=NO_TIMESTAMP)
-                if best is None or time_ms > best[0]:
-                    best = time_ms, segment, header, position
-        if best is None:
+            best = read_settled(segment, partial(self._newest_in, disk, best)) or best
+        return best
+
+    def _newest_in(self, disk: Disk, above: Found | None, segment: Segment) -> Found | None:
+        """The first of a segment's newest records, if they are newer than `above`."""
+        best: tuple[BatchHeader, int] | None = None
+        best_ms = above.timestamp_ms if above is not None else NO_TIMESTAMP - 1
+        if self._newest(disk, segment) <= best_ms:
             return None
-        timestamp_ms, segment, header, position = best
-        return self._in_batch(disk, segment, header, position, timestamp_ms)
+        for header, position in self._batches(disk, segment, segment.base):
+            time_ms = header.max_timestamp
+            if time_ms <= best_ms:
+                continue
+            if header.base_offset < self.start or header.next_offset > self.limit:
+                # Its newest record may not count; only such a batch must be looked into.
+                times = self._times(disk, segment, header, position)
+                time_ms = max((t for _, t in times), default=NO_TIMESTAMP)
+            if time_ms > best_ms:
+                best, best_ms = (header, position), time_ms
+        return None if best is None else self._in_batch(disk, segment, *best, best_ms)
 
     def _newest(self, disk: Disk, segment: Segment) -> int:
         if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
@@ -92,7 +102,8 @@ class TimeSearch:
         for header, at in walk(file, position, file.size()):
             if header.base_offset >= self.limit:
                 return
-            if header.last_offset >= self.start and not header.is_control:
+            # Compaction leaves batches without a record, which keep their time.
+            if header.last_offset >= self.start and header.record_count and not header.is_control:
                 yield header, at
 
     def _in_batch(

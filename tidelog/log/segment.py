@@ -7,7 +7,8 @@ Rule 2: the indexes of a sealed segment stay in their files and are searched the
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.index import OFFSET_ENTRY, RELATIVE_MAX, TIME_ENTRY, OffsetIndex, TimeIndex
@@ -26,6 +27,8 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 _WALK_BYTES: Final = 64 * 1024
 
+T = TypeVar("T")
+
 
 def file_stem(offset: Offset) -> str:
     """Kafka's file name for an offset: twenty digits, so that names sort as numbers."""
@@ -36,12 +39,13 @@ class Segment:
     """The batches from `base` up to the next segment's base.
 
     `size` counts the bytes appended, some of which may still wait to be written. The indexes are
-    None once the segment is sealed.
+    None once the segment is sealed. `replaced_by` is set when a compacted segment takes its place,
+    before the first of the old files goes.
     """
 
     __slots__ = (
         "_bytes_since_index", "base", "directory", "file", "first_timestamp_ms",
-        "max_timestamp_ms", "max_timestamp_offset", "offsets", "size", "times",
+        "max_timestamp_ms", "max_timestamp_offset", "offsets", "replaced_by", "size", "times",
     )  # fmt: skip
 
     def __init__(self, directory: Path, base: Offset, *, size: int = 0) -> None:
@@ -54,6 +58,7 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base
+        self.replaced_by: Segment | None = None
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:
@@ -112,8 +117,8 @@ class Segment:
     def position_before(self, disk: Disk, offset: Offset) -> int:
         """A batch's position at or before the one that holds `offset`."""
         relative = min(max(offset - self.base, 0), RELATIVE_MAX)
-        if self.offsets is not None:
-            return self.offsets.position_before(relative)
+        if (offsets := self.offsets) is not None:  # looked up once: the loop may seal meanwhile
+            return offsets.position_before(relative)
         with_index = _IndexFile.open(disk, self.path(INDEX_SUFFIX), OFFSET_ENTRY.size)
         if with_index is None:
             return 0  # the file is lost: walk the segment
@@ -123,8 +128,8 @@ class Segment:
 
     def offset_before(self, disk: Disk, timestamp_ms: int) -> Offset:
         """An offset at or before the first record with `timestamp_ms` or later."""
-        if self.times is not None:
-            return self.base + self.times.offset_before(timestamp_ms)
+        if (times := self.times) is not None:
+            return self.base + times.offset_before(timestamp_ms)
         with_index = _IndexFile.open(disk, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY.size)
         if with_index is None:
             return self.base
@@ -162,6 +167,23 @@ class _IndexFile:
         if not 0 <= at < self._count:
             raise IndexError(at)
         return self._file.read(at * self._entry_bytes, self._entry_bytes)
+
+
+def read_settled(segment: Segment, read: Callable[[Segment], T]) -> T:
+    """What `read` finds in `segment`, or in the compacted one that takes its place meanwhile.
+
+    New files bear old names, so a read during a swap may have mixed the two.
+    """
+    while True:
+        try:
+            found = read(segment)
+        except FileNotFoundError:
+            if (newer := segment.replaced_by) is None:
+                raise
+        else:
+            if (newer := segment.replaced_by) is None:
+                return found
+        segment = newer
 
 
 def find_batch(

@@ -85,6 +85,8 @@ def complete_swaps(disk: Disk, directory: Path) -> None:
     names = disk.list(directory)
     for name in names:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            # If a process died, not the machine, we may see a decision that is not durable yet.
+            disk.sync_directory(directory)
             base = int(name.partition(".")[0])
             end = _end_of(disk.open(directory / name), base)
             _log.warning(

@@ -27,6 +27,7 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
+from tidelog.log.compaction import require_keys
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
@@ -59,8 +60,8 @@ class Partition:
 
     __slots__ = (
         "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_reopening",
-        "_rounds", "_watchers", "config", "disk_full", "leader", "log", "me", "name", "path",
-        "topic_id",
+        "_rounds", "_watchers", "config", "disk_full", "files", "leader", "log", "me", "name",
+        "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,9 @@ class Partition:
         self.log = Log(path, config, budget, state)
         self.leader: Leader | None = None
         self.disk_full = False
-        self._reopening = False
+        self.files = asyncio.Lock()
+        """Held while sealed segments' files are read over several turns, renamed or removed."""
+        self._reopening: asyncio.Task[LogState] | None = None
         self._host = host
         self._rounds = rounds
         self._budget = budget
@@ -184,6 +187,8 @@ class Partition:
             if header.attributes & CONTROL:
                 raise InvalidRecord("control batches are written by brokers alone")
             raise InvalidRequest("transactions are not supported yet; unset transactional.id")
+        if config.compacts:
+            require_keys(header, batch)
         append_time = NO_TIMESTAMP
         if config.message_timestamp_type == "CreateTime":
             self._check_times(header.base_timestamp, header.max_timestamp)
@@ -279,11 +284,15 @@ class Partition:
             durable_mark=self.log.synced_end,
             index_interval_bytes=self.config.index_interval_bytes,
         )  # fmt: skip
-        self._reopening = True
-        self._host.offload.run(reopen).add_done_callback(self._reopened)
+        self._reopening = asyncio.get_running_loop().create_task(self._reopen(reopen))
+        self._reopening.add_done_callback(self._reopened)
 
-    def _reopened(self, future: "asyncio.Future[LogState]") -> None:
-        self._reopening = False
+    async def _reopen(self, reopen: Callable[[], LogState]) -> LogState:
+        async with self.files:
+            return await self._host.offload.run(reopen)
+
+    def _reopened(self, future: "asyncio.Task[LogState]") -> None:
+        self._reopening = None
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
@@ -303,7 +312,7 @@ class Partition:
 
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""
-        if self._reopening or not self.disk_full:
+        if self._reopening is not None or not self.disk_full:
             return
         if free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
             self.disk_full = False
