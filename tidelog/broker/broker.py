@@ -8,8 +8,8 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
