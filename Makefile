@@ -14,7 +14,7 @@ DEV := $(VENV)/.dev-stamp
 
 # Suites that share the cores well run side by side; those that start real processes run alone.
 FAST := $(wildcard tests/unit tests/scenarios)
-SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation)
+SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
 ALONE := $(filter-out $(SIDE_BY_SIDE) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 

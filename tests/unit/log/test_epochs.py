@@ -135,6 +135,10 @@ def test_a_cut_off_file_is_never_taken_for_a_whole_one():
         b"0\n2\n5 0\n5 9\n",
         b"0\n2\n5 9\n6 0\n",
         b"0\n1\n0 0\n\0\0",
+        b"0\n1\n-1 0\n",
+        b"0\n1\n0 -1\n",
+        b"0\n1\n9999999999 0\n",
+        b"0\n1\n0 99999999999999999999\n",
         "0\n1\n0 ٣\n".encode(),
     ],
 )

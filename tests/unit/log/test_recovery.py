@@ -156,10 +156,20 @@ def test_a_clean_start_does_not_believe_files_that_contradict_the_checkpoint():
 # After a crash.
 
 
-def test_a_crash_is_recovered_from_without_a_mark():
+def test_a_crash_is_recovered_from_without_a_mark(caplog):
     rig = filled()
 
     assert_same(rig.reopened(), rig)
+    assert caplog.records == [], "nothing was cut, and nothing rebuilt"
+
+
+def test_what_is_cut_is_counted():
+    rig = filled(count=4, per_segment=100)
+    file = rig.disk.open(active_path(rig))
+    file.write(file.size(), [b"torn" * 10])
+
+    assert rig.open(durable_mark=4).discarded_bytes == 40
+    assert rig.open(durable_mark=4).discarded_bytes == 0
 
 
 def test_only_the_active_segment_is_scanned():

@@ -262,6 +262,24 @@ def test_drained_waits_until_everything_is_synced():
     run(main)
 
 
+def test_a_mark_without_anything_to_write_holds_nobody_up():
+    async def main() -> None:
+        bench = Bench()
+        owner = bench.owner()
+        owner.log.take_writes()  # the making of its first file
+        bench.rounds.mark(owner)
+        await asyncio.wait_for(bench.rounds.written(), 1)
+        await asyncio.wait_for(bench.rounds.drained(), 1)
+        assert bench.rounds.write_rounds == 0
+
+        owner = bench.owner("tide-1")
+        bench.append(owner)
+        await bench.hands.work_off()
+        assert owner.told[-1] == ("synced", 1)
+
+    run(main)
+
+
 def test_a_forgotten_log_starts_no_round():
     async def main() -> None:
         bench = Bench()

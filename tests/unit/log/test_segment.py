@@ -70,6 +70,17 @@ def test_searches_find_the_same_in_memory_and_in_files(sealed):
     ]  # fmt: skip
 
 
+def test_an_index_that_points_past_the_segment_is_not_followed():
+    rig, _ = stored(index_interval_bytes=0)
+    segment = rig.log.active
+    rig.log.roll()
+    rig.write()
+    index = rig.disk.open(segment.path(".index"))
+    index.write(0, [b"\0\0\0\x01\x7f\xff\xff\xff"])
+
+    assert segment.position_before(rig.disk, 2) == 0
+
+
 def test_the_greatest_time_of_a_sealed_segment_is_read_from_its_index():
     rig, _ = stored()
     rig.log.roll()

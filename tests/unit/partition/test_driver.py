@@ -212,10 +212,11 @@ def test_a_request_may_be_reused_once_its_small_batches_are_appended():
 # Idempotent producers.
 
 
-def test_a_repeated_batch_gets_its_first_offset_and_is_not_stored_again():
+@pytest.mark.parametrize("producer_id", [0, 5])
+def test_a_repeated_batch_gets_its_first_offset_and_is_not_stored_again(producer_id):
     async def main() -> None:
         stage = Stage()
-        sent = stage.batch(2, producer_id=5, producer_epoch=0, base_sequence=0)
+        sent = stage.batch(2, producer_id=producer_id, producer_epoch=0, base_sequence=0)
         stage.append()
         first, _, _ = stage.append(bytearray(sent))
         await stage.hands.work_off()
@@ -535,6 +536,7 @@ def test_writes_are_taken_again_once_there_is_room():
         assert partition.log.refusal is not None, "that is not enough room"
         partition.retry_full_disk(1 << 30)
         stage.disk.capacity_bytes = None
+        assert not partition.disk_full
 
         producer = Producer()
         assert stage.append(bytearray(lost), producer=producer)[0] == 1, "it was not stored before"
