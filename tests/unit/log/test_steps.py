@@ -5,7 +5,7 @@ import pytest
 from tests.unit.log.logs import DIRECTORY, new_disk
 from tidelog.host import read_file
 from tidelog.log.segment import Segment
-from tidelog.log.steps import Create, DiskFull, Note, Seal, Write, Written, perform
+from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
 
 
 def squeeze(disk, room: int) -> None:
@@ -56,7 +56,7 @@ def test_a_sealed_segment_and_what_lies_beside_it_are_durable():
     for seed in range(30):
         disk = new_disk(seed)
         segment = Segment(DIRECTORY, 0)
-        steps = [
+        steps: list[Step] = [
             Create(segment),
             Write(segment, 0, [b"bytes" * 300], 9),
             Seal(segment, ((segment.path(".index"), b"index"), (segment.path(".x"), b"more"))),
