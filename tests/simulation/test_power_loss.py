@@ -165,6 +165,29 @@ def test_deletions_side_by_side_all_survive_losing_power():
     play(range(20), "deletions", story)
 
 
+def test_a_deletion_that_a_full_disk_put_off_is_durable_once_it_succeeds():
+    world = World(0, "put off")
+
+    async def life() -> None:
+        await world.create_topic("tide", 1, {})
+        (name,) = world.memories
+        for _ in range(5):
+            await world.send(await world.add_producer(name))
+        partition = world.partition(name)
+        world.memories[name].start_max = 3
+        world.disk.capacity_bytes = 0
+        with pytest.raises(StorageError):
+            await world.broker.advance_start(partition, 3)
+        world.disk.capacity_bytes = None
+
+        await world.broker.advance_start(partition, 3)
+        world.memories[name].start = 3
+
+    world.live(life)
+    world.lose_power()
+    world.live(lambda: asyncio.sleep(0))
+
+
 @seeds(0.5)
 def test_whatever_was_written_survives_a_kill_and_is_synced_before_it_is_shown(block):
     def story(world: World) -> None:

@@ -357,20 +357,18 @@ class Broker:
         }
         starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
         watermarks = {p.name: p.high_watermark for p in partitions}
-        changed = [
-            (name, values)
-            for name, values, before in (
-                (directory.DURABLE_MARKS, marks, found.durable_marks),
-                (directory.LOG_STARTS, starts, found.log_starts),
-                (directory.WATERMARKS, watermarks, found.watermarks),
-            )
-            if values != before
-        ]
-        found.durable_marks, found.log_starts, found.watermarks = marks, starts, watermarks
 
         def work() -> None:
-            for name, values in changed:
-                found.write_checkpoint(name, values)
+            """Each counts as noted once it is: what a full disk refused is tried again."""
+            if marks != found.durable_marks:
+                found.write_checkpoint(directory.DURABLE_MARKS, marks)
+                found.durable_marks = marks
+            if starts != found.log_starts:
+                found.write_checkpoint(directory.LOG_STARTS, starts)
+                found.log_starts = starts
+            if watermarks != found.watermarks:
+                found.write_checkpoint(directory.WATERMARKS, watermarks)
+                found.watermarks = watermarks
 
         return work
 

@@ -8,7 +8,7 @@ Rule 3: a log that is damaged or full is still readable; `refusal` says why it t
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,8 +64,8 @@ class WriteJob:
     size: int
     """How many bytes of batches it writes."""
 
-    def perform(self, disk: Disk) -> Written | DiskFull:
-        return perform(disk, self.steps, self.written_end)
+    def perform(self, disk: Disk, check: Callable[[], None] | None = None) -> Written | DiskFull:
+        return perform(disk, self.steps, self.written_end, check)
 
     @property
     def creates(self) -> bool:

@@ -140,15 +140,20 @@ class Rounds:
         The kernel tells of lost pages only once. When a sync fails in one thread, whatever the
         other one syncs from then on counts for nothing, even before the loop has heard of it.
         """
+        self._check()
         try:
             return perform()
         except Exception as error:
             self._lost = error
             raise
 
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
     def _write(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
         disk = self._host.disk
-        return [job.perform(disk) for job in jobs]
+        return [job.perform(disk, self._check) for job in jobs]
 
     def _write_and_sync(self, jobs: list[WriteJob]) -> list[Written | DiskFull]:
         outcomes = self._write(jobs)
@@ -244,13 +249,15 @@ class Rounds:
 
     def _guard(self, future: "asyncio.Future[T]", end: Callable[[T], None]) -> None:
         """End a round. Whatever goes wrong in it, the node must not go on as if it had not."""
-        if future.cancelled() or self._failed:  # after a failure nobody is told of a success
+        if future.cancelled():
+            return
+        lost = future.exception() or self._lost
+        if self._failed:  # after a failure nobody is told of a success, nor of another failure
             return
         try:
-            result = future.result()
-            if self._lost is not None:
-                raise self._lost
-            end(result)
+            if lost is not None:
+                raise lost
+            end(future.result())
         except Exception as error:
             self.fail(error)
 

@@ -6,6 +6,7 @@ Rule 3: a full disk (ENOSPC, EDQUOT) is the log's to bear; any other error is th
 """
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -79,8 +80,14 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def perform(disk: Disk, steps: list[Step], end: Offset) -> Written | DiskFull:
-    """Carry out `steps`; `end` is what was written before them. Raises OSError if all is lost."""
+def perform(
+    disk: Disk, steps: list[Step], end: Offset, check: Callable[[], None] | None = None
+) -> Written | DiskFull:
+    """Carry out `steps`; `end` is what was written before them. Raises OSError if all is lost.
+
+    `check` raises if a sync has failed elsewhere. It is asked before a segment is made, after which
+    the one before it counts as durable for ever: its own sync may have been told a lie.
+    """
     for step in steps:
         try:
             match step:
@@ -88,6 +95,8 @@ def perform(disk: Disk, steps: list[Step], end: Offset) -> Written | DiskFull:
                     _write(disk, step)
                     end = step.end
                 case Create():
+                    if check is not None:
+                        check()
                     file = disk.open(step.segment.path(), create=True)
                     file.truncate(0)  # of a crash before this segment's first sync
                     step.segment.file = file

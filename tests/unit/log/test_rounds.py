@@ -380,6 +380,27 @@ def test_a_sync_counts_for_nothing_after_one_has_failed_in_the_other_lane():
     run(main)
 
 
+def test_no_segment_is_made_once_a_sync_has_failed_in_the_other_lane():
+    async def main() -> None:
+        bench = Bench()
+        owner = bench.owner()
+        bench.append(owner, size=100_000)
+        await bench.hands.work(Lane.WRITE)
+        owner.log.roll()
+        bench.append(owner)
+        await asyncio.sleep(0)
+        bench.disk.fail_syncs(times=1)
+
+        bench.hands.do(Lane.SYNC)
+        bench.hands.do(Lane.WRITE)  # the sealed segment's own sync would "succeed"
+
+        await asyncio.sleep(0)
+        names = bench.disk.list(owner.log.directory)
+        assert [name for name in names if name.endswith(".log")] == ["00000000000000000000.log"]
+
+    run(main)
+
+
 def test_a_failed_write_is_fatal():
     async def main() -> None:
         bench = Bench()

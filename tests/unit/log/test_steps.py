@@ -95,6 +95,20 @@ def test_any_other_failure_is_raised():
         perform(disk, [Create(segment), Write(segment, 0, [b"lost"], 1)], 0)
 
 
+def test_no_segment_is_made_if_a_sync_failed_elsewhere_meanwhile():
+    disk = new_disk()
+    first, second = Segment(DIRECTORY, 0), Segment(DIRECTORY, 1)
+    perform(disk, [Create(first), Write(first, 0, [b"kept"], 1)], 0)
+
+    def check() -> None:
+        raise OSError(errno.EIO, "a sync failed elsewhere")
+
+    with pytest.raises(OSError, match="elsewhere"):
+        perform(disk, [Seal(first, ()), Create(second)], 1, check)
+
+    assert not disk.exists(second.path())
+
+
 def test_a_segment_that_cannot_be_sealed_is_not_followed_by_another():
     disk = new_disk()
     first, second = Segment(DIRECTORY, 0), Segment(DIRECTORY, 1)
