@@ -1,0 +1,1 @@
+"""Consensus on one log, by pulling: pure machines that know nothing of topics."""
