@@ -1,0 +1,279 @@
+"""Two nodes on the loopback, through the real network."""
+
+import asyncio
+import struct
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidelog.host import system_host
+from tidelog.model import Endpoint, NodeId
+from tidelog.peers.link import Link
+from tidelog.peers.listener import Answer, PeerListener
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import Hello, Message, PeerRefused, Welcome
+
+
+class Ping(Message, frozen=True, tag=True):
+    text: str = ""
+
+
+class Pong(Message, frozen=True, tag=True):
+    text: str = ""
+
+
+HOST = system_host()
+HERE = Endpoint(host="127.0.0.1", port=0)
+
+
+class Peer:
+    """A node that answers pings, unless told otherwise."""
+
+    def __init__(self, node: NodeId = 2, cluster: str | None = "ours") -> None:
+        self.node = node
+        self.cluster = cluster
+        self.heard: list[tuple[NodeId, Any]] = []
+        self.gone: list[NodeId] = []
+        self.places: list[Answer] = []
+        self.keeps_quiet = False
+        self.listener = PeerListener(
+            HOST, me=lambda: Welcome(cluster=cluster, node=node, directory="there"),
+            messages=msgspec.msgpack.Decoder(Ping), receive=self._receive,
+            on_gone=self.gone.append,
+        )  # fmt: skip
+        self.endpoint = HERE
+
+    async def start(self) -> "Peer":
+        self.endpoint = await self.listener.start(self.endpoint)
+        return self
+
+    def _receive(self, node: NodeId, message: Any, place: Answer | None) -> None:
+        self.heard.append((node, message))
+        if place is None:
+            return
+        if message.text == "fail":
+            place.fail("not today")
+        elif self.keeps_quiet:
+            self.places.append(place)
+        else:
+            place.send(Pong(text=message.text))
+
+
+def link_to(
+    peer: Peer, *, node: NodeId = 1, wanted: NodeId = 2, cluster: str | None = "ours",
+    down: list[NodeId] | None = None, protocol: int = 1,
+) -> Link:  # fmt: skip
+    return Link(
+        HOST, wanted,
+        hello=lambda: Hello(
+            cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol
+        ),
+        where=lambda: peer.endpoint, on_welcome=lambda welcome: None,
+        on_down=(down if down is not None else []).append,
+    )  # fmt: skip
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, 20))
+
+
+def test_a_request_is_answered_and_many_share_one_connection():
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer)
+
+        texts = [str(number) for number in range(200)]
+        answers = await asyncio.gather(
+            *(link.ask(Ping(text=text), Pong, seconds_max=5) for text in texts)
+        )
+
+        assert [answer.text for answer in answers] == texts
+        assert len(peer.listener._streams) == 1
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_large_message_crosses_whole():
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer)
+
+        answer = await link.ask(Ping(text="x" * 3_000_000), Pong, seconds_max=5)
+
+        assert len(answer.text) == 3_000_000
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cluster": "another"}, "belongs to cluster another"),
+        ({"wanted": 3}, "this address is node 2, not node 3"),
+        ({"node": 2}, "two nodes call themselves 2"),
+        ({"protocol": 9}, "run the same version"),
+    ],
+)
+def test_who_does_not_belong_here_is_told_what_to_do(options, reason):
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer, **options)
+
+        with pytest.raises(PeerRefused, match=reason):
+            await link.ask(Ping(), Pong, seconds_max=5)
+
+        assert peer.heard == []
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_node_without_a_cluster_may_ask():
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer, cluster=None)
+
+        assert (await link.ask(Ping(text="hi"), Pong, seconds_max=5)).text == "hi"
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_process_that_is_gone_is_known_to_be_gone():
+    async def story() -> None:
+        peer = await Peer().start()
+        down: list[NodeId] = []
+        link = link_to(peer, down=down)
+        peer.keeps_quiet = True
+        waiting = asyncio.ensure_future(link.ask(Ping(), Pong, seconds_max=5))
+        while not peer.places:
+            await asyncio.sleep(0.001)
+
+        peer.listener.close()
+
+        with pytest.raises(PeerUnreachable) as caught:
+            await waiting
+        assert caught.value.is_down
+        assert down == [2]
+        link.close()
+
+    run(story())
+
+
+def test_a_lost_connection_to_a_living_process_is_not_its_end():
+    async def story() -> None:
+        peer = await Peer().start()
+        down: list[NodeId] = []
+        link = link_to(peer, down=down)
+        peer.keeps_quiet = True
+        waiting = asyncio.ensure_future(link.ask(Ping(), Pong, seconds_max=5))
+        while not peer.places:
+            await asyncio.sleep(0.001)
+
+        for stream in list(peer.listener._streams):
+            stream.fail("a test")
+
+        with pytest.raises(PeerUnreachable) as caught:
+            await waiting
+        assert not caught.value.is_down
+        assert down == []
+        assert peer.gone == [1]
+        peer.keeps_quiet = False
+        assert (await link.ask(Ping(text="again"), Pong, seconds_max=5)).text == "again"
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_silent_peer_costs_the_asker_its_time_and_nothing_else():
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer)
+        peer.keeps_quiet = True
+
+        with pytest.raises(PeerUnreachable, match="in time"):
+            await link.ask(Ping(), Pong, seconds_max=0.05)
+
+        peer.places[0].send(Pong(text="late"))
+        peer.keeps_quiet = False
+        assert (await link.ask(Ping(text="next"), Pong, seconds_max=5)).text == "next"
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_request_that_failed_there_fails_here():
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer)
+
+        with pytest.raises(PeerUnreachable, match="not today"):
+            await link.ask(Ping(text="fail"), Pong, seconds_max=5)
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_peer_that_was_never_there_is_not_tried_in_a_busy_loop():
+    async def story() -> None:
+        peer = await Peer().start()
+        peer.listener.close()
+        link = link_to(peer)
+        tries = 0
+        connect = link._open
+
+        async def counted() -> Any:
+            nonlocal tries
+            tries += 1
+            return await connect()
+
+        link._open = counted  # type: ignore[method-assign]
+        for _ in range(500):
+            with pytest.raises(PeerUnreachable):
+                await link.ask(Ping(), Pong, seconds_max=5)
+
+        assert tries < 20
+        link.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", 1 << 30),
+        struct.pack(">i", -1),
+        struct.pack(">iBI", 9, 0, 0) + b"\xc1\xc1\xc1\xc1",
+        struct.pack(">iBI", 6, 7, 0) + b"\x80",
+        struct.pack(">iBI", 6, 1, 0) + b"\x80",
+    ],
+)
+def test_nonsense_ends_its_own_connection_only(sent):
+    async def story() -> None:
+        peer = await Peer().start()
+        link = link_to(peer)
+        await link.ask(Ping(), Pong, seconds_max=5)
+        reader, writer = await asyncio.open_connection(peer.endpoint.host, peer.endpoint.port)
+
+        writer.write(sent)
+        if sent[4:5] != b"\x01":  # an answer that nobody waits for is passed over
+            assert await reader.read() == b""
+
+        assert (await link.ask(Ping(text="fine"), Pong, seconds_max=5)).text == "fine"
+        writer.close()
+        link.close()
+        peer.listener.close()
+
+    run(story())

@@ -1,0 +1,188 @@
+"""The way to one peer: connect, ask, notice when it is gone, connect again.
+
+Rule 1: one connection, however much is asked through it.
+Rule 2: a lost connection is tried again at once, before anybody is told: refused, the process is
+        gone; otherwise it may just be the way. Later tries wait longer and longer, with jitter.
+Rule 3: nothing is sent twice. What was in flight when the connection broke has failed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tidelog.host import Host
+from tidelog.model import Endpoint, NodeId
+from tidelog.peers.stream import PeerUnreachable, Stream
+from tidelog.peers.wire import (
+    Hello,
+    PeerRefused,
+    Refusal,
+    Welcome,
+)
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+CONNECT_SECONDS_MAX: Final = 1.0
+_BACKOFF_SECONDS: Final = 0.05
+_BACKOFF_SECONDS_MAX: Final = 1.0
+
+
+class Link:
+    """This node's connection to one peer."""
+
+    def __init__(
+        self,
+        host: Host,
+        node: NodeId,
+        *,
+        hello: Callable[[], Hello],
+        where: Callable[[], Endpoint | None],
+        on_welcome: Callable[[Welcome], None],
+        on_down: Callable[[NodeId], None],
+    ) -> None:
+        """`on_down` is called when a connection was lost, and nobody listens there any more."""
+        self.node = node
+        self._host = host
+        self._hello = hello
+        self._where = where
+        self._on_welcome = on_welcome
+        self._on_down = on_down
+        self._stream: Stream | None = None
+        self._connecting: asyncio.Task[Stream] | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+        self._last_failure = PeerUnreachable(f"node {node} was never reached")
+        self._said = ""
+        self._decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+        self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._stream is not None
+
+    async def ask(self, message: msgspec.Struct, answer: type[T], *, seconds_max: float) -> T:
+        """The peer's answer; PeerUnreachable if there is none in time, PeerRefused if never."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                stream = self._stream or await self._connect()
+                return await stream.ask(message, self._decoder(answer))  # type: ignore[no-any-return]
+        except TimeoutError:
+            raise PeerUnreachable(f"node {self.node} did not answer in time") from None
+
+    def note(self, message: msgspec.Struct) -> None:
+        """Send something that needs no answer, if there is a connection."""
+        if self._stream is not None:
+            self._stream.note(message)
+
+    def _decoder(self, answer: type[T]) -> "msgspec.msgpack.Decoder[T]":
+        decoder = self._decoders.get(answer)
+        if decoder is None:
+            decoder = self._decoders[answer] = msgspec.msgpack.Decoder(answer)
+        return decoder
+
+    # Connecting.
+
+    async def _connect(self) -> Stream:
+        if self._connecting is None:
+            if self._host.clock.monotonic() < self._retry_at or self._closed:
+                raise self._last_failure
+            self._connecting = asyncio.get_running_loop().create_task(self._try())
+            self._connecting.add_done_callback(_retrieve)
+        return await asyncio.shield(self._connecting)
+
+    async def _try(self) -> Stream:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                stream = await self._open()
+        except (OSError, TimeoutError, PeerRefused, PeerUnreachable) as error:
+            raise self._failed(error) from None
+        finally:
+            self._connecting = None
+        self._stream = stream
+        self._failures = 0
+        self._said = ""
+        return stream
+
+    async def _open(self) -> Stream:
+        endpoint = self._where()
+        if endpoint is None:
+            raise PeerUnreachable(f"nobody knows the address of node {self.node}")
+        stream = Stream(self._on_frame, self._on_lost)
+        await self._host.network.connect(lambda: stream, endpoint.host, endpoint.port)
+        try:
+            answer = await stream.ask(self._hello(), _GREETINGS)
+        except BaseException:
+            stream.fail("it did not say who it is")
+            raise
+        if isinstance(answer, Refusal):
+            stream.fail(answer.reason)
+            raise PeerRefused(answer.reason)
+        stream.trust()
+        self._on_welcome(answer)
+        return stream
+
+    def _failed(self, error: Exception) -> PeerUnreachable | PeerRefused:
+        self._failures += 1
+        longest = min(_BACKOFF_SECONDS * 2 ** (self._failures - 1), _BACKOFF_SECONDS_MAX)
+        wait = longest * (0.5 + self._host.random.random() / 2)
+        self._retry_at = self._host.clock.monotonic() + wait
+        if isinstance(error, PeerRefused):
+            if self._said != str(error):
+                _log.error("node %d refuses to talk: %s", self.node, error)
+                self._said = str(error)
+            return error
+        is_down = isinstance(error, ConnectionRefusedError)
+        what = "nobody listens there" if is_down else str(error) or "no answer"
+        self._last_failure = PeerUnreachable(f"node {self.node}: {what}", is_down=is_down)
+        return self._last_failure
+
+    # Losing it.
+
+    def _on_frame(self, stream: Stream, kind: int, number: int, message: memoryview) -> None:
+        stream.fail(f"it sent kind {kind} on a link that it does not own")
+
+    def _on_lost(self, stream: Stream, what: str) -> None:
+        if stream is not self._stream:  # still connecting
+            stream.tell_lost(is_down=False)
+            return
+        self._stream = None
+        if self._closed:
+            stream.tell_lost(is_down=False)
+            return
+        self._retry_at = 0.0
+        self._probe = asyncio.get_running_loop().create_task(self._look(stream))
+
+    async def _look(self, stream: Stream) -> None:
+        """Tell those who wait, once it is known whether the process is gone."""
+        is_down = False
+        try:
+            await self._connect()
+        except PeerUnreachable as error:
+            is_down = error.is_down
+        except PeerRefused:
+            pass
+        stream.tell_lost(is_down=is_down)
+        if is_down:
+            self._on_down(self.node)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._stream is not None:
+            self._stream.fail("this node is stopping")
+
+
+_GREETINGS: Final = msgspec.msgpack.Decoder(Welcome | Refusal)
+
+
+def _retrieve(task: "asyncio.Task[Stream]") -> None:
+    """A failure that nobody waits for any more is no news."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,123 @@
+"""What crosses a connection between two nodes.
+
+Rule 1: a connection begins with who is there: cluster, node and directory, both ways. What does
+        not belong together parts at once, with a reason that a person can act on.
+Rule 2: after that, requests, answers in any order, and one-way notes, all tagged msgpack.
+Rule 3: a length is compared with the limit before memory is set aside; strangers get little.
+"""
+
+# connection := hello, (welcome | refusal), frame*
+# frame      := size: int32, kind: uint8, number: uint32, message        (big-endian)
+# kind       := 0 a request, 1 its answer (same number), 2 a note (number 0), 3 a failed request
+# message    := msgpack map, whose "type" names it
+
+import struct
+from typing import Final
+
+import msgspec
+
+from tidelog.errors import TidelogError
+from tidelog.host import Bytes
+from tidelog.model import NodeId
+
+PROTOCOL: Final = 1
+"""Raised when peers of both sides could misunderstand each other."""
+
+HEADER: Final = struct.Struct(">iBI")
+SIZE_COUNTED: Final = HEADER.size - 4
+"""The part of the header that a frame's size counts."""
+
+REQUEST: Final = 0
+ANSWER: Final = 1
+NOTE: Final = 2
+FAILURE: Final = 3
+
+STRANGER_BYTES_MAX: Final = 64 * 1024
+FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Anything that peers say to each other; the tag is the class's name."""
+
+
+class Hello(Message, frozen=True, kw_only=True, tag=True):
+    """Who connects, and whom it wants to reach."""
+
+    protocol: int = PROTOCOL
+    cluster: str | None
+    """None while the node does not belong to a cluster yet."""
+    node: NodeId
+    directory: str
+    wanted: NodeId
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag=True):
+    """Who was reached."""
+
+    cluster: str | None
+    node: NodeId
+    directory: str
+
+
+class Refusal(Message, frozen=True, kw_only=True, tag=True):
+    """Why the two cannot talk."""
+
+    reason: str
+
+
+class Failure(Message, frozen=True, kw_only=True, tag=True):
+    """The request could not be answered; nothing is known of its effect."""
+
+    reason: str
+
+
+class PeerRefused(TidelogError):
+    """The other side does not belong here; the message says what to do."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_greetings: "msgspec.msgpack.Decoder[Hello | Welcome | Refusal]" = msgspec.msgpack.Decoder(
+    Hello | Welcome | Refusal
+)
+
+
+def encode_frame(kind: int, number: int, message: msgspec.Struct) -> list[Bytes]:
+    """The buffers of one frame."""
+    body = _encode(message)
+    return [HEADER.pack(SIZE_COUNTED + len(body), kind, number), body]
+
+
+def split_frame(frame: bytearray) -> tuple[int, int, memoryview]:
+    """Kind, number and message of a frame without its size; ValueError if it is too short."""
+    if len(frame) < SIZE_COUNTED:
+        raise ValueError(f"a frame of {len(frame)} bytes")
+    return frame[0], int.from_bytes(frame[1:5], "big"), memoryview(frame)[SIZE_COUNTED:]
+
+
+def decode_greeting(message: memoryview) -> Hello | Welcome | Refusal:
+    return _greetings.decode(message)
+
+
+def greeting_problem(hello: Hello, *, cluster: str | None, node: NodeId) -> str | None:
+    """Say why a caller cannot be talked to, or None if it can."""
+    if hello.protocol != PROTOCOL:
+        return (
+            f"node {hello.node} speaks protocol {hello.protocol} between nodes, node {node} speaks "
+            f"{PROTOCOL}; run the same version of tidelog on both"
+        )
+    if hello.wanted != node:
+        return (
+            f"this address is node {node}, not node {hello.wanted}; correct the address of node "
+            f"{hello.wanted} in --quorum, or in its own --peer"
+        )
+    if hello.node == node:
+        return (
+            f"two nodes call themselves {node}; give one of them another --node-id and an empty "
+            "--data"
+        )
+    if hello.cluster is not None and cluster is not None and hello.cluster != cluster:
+        return (
+            f"node {hello.node} belongs to cluster {hello.cluster}, node {node} to cluster "
+            f"{cluster}; start it with an empty --data, or point --quorum at its own cluster"
+        )
+    return None
