@@ -13,6 +13,7 @@ Invariants, checked after every start and on every answer:
 5. The producers' state is the fold of the log.
 6. No producer id is given out twice.
 7. Nothing is reported as damaged, and nothing lies behind the end of a log.
+8. Nothing is left of a topic once its deletion is committed.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from uuid import UUID
 
 from tests.simulation import virtual_time
 from tidelog.broker.broker import Broker
+from tidelog.broker.metadata_log import METADATA_PARTITION
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.topics import create_topic
 from tidelog.config import NodeConfig, TopicConfig
@@ -420,6 +422,9 @@ class World:
             partition = self.partition(name)
             assert partition.topic_id == memory.topic_id, name
             self.verify_partition(partition, memory)
+        known = {str(name) for name in (*self.memories, METADATA_PARTITION)}
+        found = {name for name in self.disk.list(DATA) if self.disk.is_directory(DATA / name)}
+        assert found == known, f"left of deleted topics: {sorted(found - known)}"
 
     def verify_partition(self, partition: Partition, memory: Memory) -> None:
         name, log = partition.name, partition.log

@@ -7,7 +7,7 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from uuid import UUID
 from tidelog.broker.metadata_log import METADATA_PARTITION, MetadataLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
-from tidelog.controller.records import NodeRegistered
+from tidelog.controller.records import NodeRegistered, TopicCreated, decode
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host, Path
 from tidelog.log import cleaner, directory
@@ -46,6 +46,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
+from tidelog.records import decode_batch, iterate_batches
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
 
 OFFSETS_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
 
+_METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
 
@@ -103,14 +105,14 @@ class Broker:
         await self.metadata.change(
             lambda _: NodeRegistered(node=self.node_id, incarnation=self.host.new_id().hex)
         )
-        self.apply_configs()
-        await self._open_partitions()
         self.cleaner = Cleaner(
             self.host, self.rounds, self._directory,
             first_dirty=self._directory.read_checkpoint(cleaner.CHECKPOINT),
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
         )  # fmt: skip
+        self.apply_configs()
+        await self._open_partitions()
         self.repeat(self.config.log_cleaner_backoff_ms / 1000, self._compact)
         self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
@@ -125,7 +127,7 @@ class Broker:
         self.metadata = MetadataLog(metadata, self.host.clock)
 
         def read(offset: Offset) -> Bytes:
-            answer = metadata.log.read(offset, 8 * 1024 * 1024, metadata.log.end)
+            answer = metadata.log.read(offset, _METADATA_READ_BYTES, metadata.log.end)
             assert isinstance(answer, ColdRead), "nothing was appended yet"
             return answer.perform(self.host.disk)
 
@@ -142,14 +144,45 @@ class Broker:
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
 
     def _open_logs(
-        self, partitions: Iterable[tuple[TopicImage, TopicPartition]]
+        self, partitions: Sequence[tuple[TopicImage, TopicPartition]]
     ) -> list[tuple[TopicConfig, LogState]]:
+        self._finish_deletions(partitions)
         opened = []
         for topic, name in partitions:
             config = self.topic_config(topic)
             self._directory.claim(name, topic.id)
             opened.append((config, self._open_log(name, config)))
         return opened
+
+    def _finish_deletions(self, mine: Iterable[tuple[TopicImage, TopicPartition]]) -> None:
+        """Remove what is left of topics whose deletion was committed before a crash.
+
+        Only of those that the metadata log has seen made. A directory that it knows nothing of
+        may be all that is left of lost metadata: it is kept.
+        """
+        known = {name: topic.id for topic, name in mine} | {METADATA_PARTITION: METADATA_TOPIC_ID}
+        left = self._directory.leftovers(known)
+        if not left:
+            return
+        deleted = self._topics_created() - self.image.topics_by_id.keys()
+        gone = [name for name, topic_id in left.items() if topic_id in deleted]
+        if gone:
+            _log.warning("finishing the deletion of %s", ", ".join(map(str, gone)))
+            self._directory.remove(gone)
+
+    def _topics_created(self) -> set[UUID]:
+        """Every topic in the metadata log, also those that were deleted; at start only."""
+        log = self.metadata.partition.log
+        found: set[UUID] = set()
+        offset = log.start
+        while offset < log.end:
+            read = log.read(offset, _METADATA_READ_BYTES, log.end)
+            data = read.perform(self.host.disk) if isinstance(read, ColdRead) else b"".join(read[0])
+            for header, batch in iterate_batches(data):
+                changes = [decode(record.value) for record in decode_batch(batch) if record.value]
+                found |= {UUID(c.id) for c in changes if isinstance(c, TopicCreated)}
+                offset = header.next_offset
+        return found
 
     def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
         directory = self._directory
@@ -281,18 +314,11 @@ class Broker:
             partition.log.refusal = "the topic is deleted"
             self.cleaner.forget(partition.name)
 
-        def remove() -> None:
-            aside = [self._directory.set_aside_for_deletion(p.name) for p in dropped]
-            self.host.disk.sync_directory(self._directory.root)
-            for path in aside:
-                if path is not None:
-                    self.host.disk.remove_tree(path)
-
         await self.rounds.written()
         async with AsyncExitStack() as locked:
             for partition in dropped:
                 await locked.enter_async_context(partition.files)
-            await self._change_disk(remove)
+            await self._change_disk(partial(self._directory.remove, [p.name for p in dropped]))
 
     async def _change_disk(self, work: Callable[[], T]) -> T:
         """Change files in a disk's thread. A full disk is refused, any other failure is fatal."""

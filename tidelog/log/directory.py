@@ -249,6 +249,27 @@ class DataDirectory:
         self._disk.rename(path, aside)
         return aside
 
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Delete partitions: out of sight all at once and durably, then for good."""
+        aside = [self.set_aside_for_deletion(partition) for partition in partitions]
+        self._disk.sync_directory(self.root)
+        for path in aside:
+            if path is not None:
+                self._disk.remove_tree(path)
+
+    def leftovers(self, known: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, UUID]:
+        """Partition directories of topics other than those in `known`, each with its topic id."""
+        found = {}
+        for name in self._disk.list(self.root):
+            topic, _, number = name.rpartition("-")
+            if not number.isdecimal() or not self._disk.is_directory(self.root / name):
+                continue
+            partition = TopicPartition(topic, int(number))
+            topic_id = self.topic_id_of(partition)
+            if topic_id is not None and topic_id != known.get(partition):
+                found[partition] = topic_id
+        return found
+
     def strangers(self, known: Iterable[TopicPartition]) -> list[str]:
         """Partition directories that the cluster does not know: kept, reported, not served."""
         names = {str(partition) for partition in known}

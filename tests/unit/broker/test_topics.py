@@ -5,6 +5,11 @@ import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
+from tidelog.controller.records import TopicCreated, TopicDeleted
+from tidelog.host import Path
+from tidelog.log.directory import DataDirectory
+from tidelog.model import TopicPartition
+from tidelog.simulation.host import simulated_host
 from tidelog.wire.apis import APIS, Api
 
 
@@ -276,6 +281,53 @@ def test_a_producer_that_waits_learns_that_its_topic_was_deleted():
         assert (await node.produce("t", batch_of(b"a"))).error_code == 3
 
     on_a_node(story)
+
+
+def directories(machine):
+    """The partitions that have a directory, by any name."""
+    root = Path(machine.config.data)
+    return [name for name in machine.disk.list(root) if machine.disk.is_directory(root / name)]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start():
+    machine = Machine()
+
+    async def dies_before_it_removes_anything(node):
+        await node.create("gone", 2)
+        await node.create("new")
+        await node.create("kept")
+        await node.produce("new", batch_of(b"old"))
+        for record in (
+            TopicDeleted(name="gone"),
+            TopicDeleted(name="new"),
+            TopicCreated(name="new", id=UUID(int=7).hex, replicas=[[1]]),
+        ):
+            await node.broker.metadata.change(lambda _, record=record: record)
+
+    async def after(node):
+        assert directories(machine) == ["__cluster_metadata-0", "kept-0", "new-0"]
+        assert (await node.fetch_one("new")).high_watermark == 0
+        await node.create("gone", 2)
+
+    machine.live(dies_before_it_removes_anything, killed=True)
+    machine.live(after)
+
+
+def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
+    machine = Machine()
+
+    async def first(node):
+        await node.create("t")
+
+    async def second(node):
+        assert (await node.fetch_one("t")).high_watermark == 0
+
+    machine.live(first)
+    found = DataDirectory(simulated_host(0, machine.disk), Path(machine.config.data))
+    found.claim(TopicPartition("lost", 0), UUID(int=9))
+    machine.live(second)
+
+    assert directories(machine) == ["__cluster_metadata-0", "lost-0", "t-0"]
 
 
 def test_the_cluster_is_described():

@@ -418,3 +418,33 @@ def test_unknown_partitions_are_reported_and_kept():
     put(disk, ROOT / "file-9")
 
     assert found.strangers([TIDE]) == ["a-b-7", "tide-1"]
+
+
+def test_leftovers_are_the_directories_of_topics_that_are_not_expected_there():
+    disk = new_disk()
+    found = opened(disk)
+    found.claim(TIDE, ONE)
+    found.claim(EBB, ONE)
+    found.claim(TopicPartition("tide", 1), OTHER)
+    disk.make_directory(ROOT / "tide-2")  # it does not say whose it is
+    put(disk, ROOT / "file-9")
+
+    left = found.leftovers({TIDE: ONE, EBB: OTHER})
+
+    assert left == {EBB: ONE, TopicPartition("tide", 1): OTHER}
+
+
+def test_removed_partitions_do_not_come_back():
+    for seed in range(20):
+        disk = new_disk(seed)
+        found = opened(disk)
+        for partition in (TIDE, EBB):
+            found.claim(partition, ONE)
+            put(disk, found.path(partition) / "00000000000000000000.log", b"records")
+
+        found.remove([TIDE, TopicPartition("never", 3)])
+        disk.crash()
+
+        opened(disk)
+        names = [name for name in disk.list(ROOT) if disk.is_directory(ROOT / name)]
+        assert names == ["ebb-12"]
