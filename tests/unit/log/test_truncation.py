@@ -1,0 +1,100 @@
+import random
+
+import pytest
+
+from tests.unit.log.logs import DIRECTORY, Rig, new_disk
+from tidelog.log.epochs import EpochHistory
+from tidelog.log.truncation import cut_end, remove_all
+from tidelog.records import read_header
+from tidelog.simulation.disk import SimulatedCrash
+
+
+def history(rig: Rig, end: int) -> EpochHistory:
+    epochs = EpochHistory(rig.log.epochs)
+    epochs.cut_end(end)
+    return epochs
+
+
+def filled(seed: int = 0, batches: int = 20, **config: int) -> tuple[Rig, list[bytes]]:
+    """A log of several segments and epochs."""
+    choose = random.Random(seed)
+    rig = Rig(new_disk(seed), **config)
+    stored = [
+        rig.store(choose.choice((1, 3)), size=choose.choice((5, 50)), epoch=number // 6)
+        for number in range(batches)
+    ]
+    return rig, stored
+
+
+def ends(stored: list[bytes]) -> list[int]:
+    return [0, *(read_header(batch).next_offset for batch in stored)]
+
+
+@pytest.mark.parametrize("kept", range(21))
+def test_what_lies_before_the_cut_stays_and_the_log_goes_on_from_there(kept):
+    rig, stored = filled(segment_bytes=400)
+    end = ends(stored)[kept]
+
+    cut_end(rig.disk, DIRECTORY, end, history(rig, end))
+
+    again = rig.reopened(durable_mark=end)
+    assert again.log.end == end
+    assert again.log.refusal is None
+    assert again.read_all() == stored[:kept]
+    assert list(again.log.epochs) == list(history(rig, end))
+    more = again.store(epoch=9)
+    rig.disk.crash()
+    assert again.reopened(durable_mark=end).read_all() == [*stored[:kept], more]
+
+
+def test_a_batch_across_the_cut_goes_as_a_whole():
+    rig = Rig()
+    first = rig.store(2)
+    rig.store(4)
+
+    cut_end(rig.disk, DIRECTORY, 4, history(rig, 4))
+
+    assert rig.reopened(durable_mark=2).read_all() == [first]
+
+
+def test_a_cut_behind_the_end_changes_nothing():
+    rig, stored = filled(segment_bytes=400)
+    end = rig.log.end
+
+    cut_end(rig.disk, DIRECTORY, end + 5, history(rig, end + 5))
+
+    assert rig.reopened(durable_mark=end).read_all() == stored
+
+
+def test_an_emptied_log_may_begin_anywhere():
+    rig, _ = filled(segment_bytes=400)
+
+    remove_all(rig.disk, DIRECTORY, EpochHistory())
+
+    again = rig.reopened(start=1000, durable_mark=0)
+    assert (again.log.start, again.log.end, list(again.log.epochs)) == (1000, 1000, [])
+    batch = again.store(epoch=7)
+    assert again.read_all() == [batch]
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_a_crash_at_any_moment_leaves_the_log_whole_up_to_some_batch(block):
+    for seed in range(block * 30, block * 30 + 30):
+        choose = random.Random(seed)
+        rig, stored = filled(seed, segment_bytes=choose.choice((200, 400, 4000)))
+        kept = choose.randrange(len(stored))
+        end = ends(stored)[kept]
+        rig.disk.crash_after(choose.randint(1, 30))
+        try:
+            cut_end(rig.disk, DIRECTORY, end, history(rig, end))
+        except SimulatedCrash:
+            pass
+        rig.disk.crash()
+
+        again = rig.reopened(durable_mark=end)
+
+        assert again.log.refusal is None, f"seed {seed}"
+        found = again.read_all()
+        assert found == stored[: len(found)], f"seed {seed}"
+        assert len(found) >= kept, f"seed {seed}"
+        assert again.log.epochs.latest == (read_header(found[-1]).leader_epoch if found else -1)

@@ -1,0 +1,70 @@
+"""Cutting a log's end off, for good.
+
+Rule 1: the end goes from back to front: wherever a crash comes, what is left is the log, whole, up
+        to some batch at or behind the cut. Nothing is left behind a gap.
+Rule 2: whoever cuts has lowered the durable mark before, durably; otherwise the next start would
+        take the cut for damage.
+Rule 3: performed in a disk's thread, while nothing writes to the log; afterwards it is opened anew.
+"""
+
+from tidelog.host import Disk, Path, replace_file
+from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
+from tidelog.log.epochs import EpochHistory
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    file_stem,
+    find_batch,
+)
+from tidelog.model import Offset
+
+
+def cut_end(disk: Disk, directory: Path, end: Offset, epochs: EpochHistory) -> None:
+    """Remove every batch that reaches past `end`, and note `epochs`, which end there."""
+    bases = _offsets(disk, directory, LOG_SUFFIX)
+    for base in reversed(bases):
+        if base < end:
+            _shorten(disk, directory, base, end)
+            break
+        _remove(disk, directory, base)
+    for offset in _offsets(disk, directory, SNAPSHOT_SUFFIX):
+        if offset > end:
+            disk.remove(directory / (file_stem(offset) + SNAPSHOT_SUFFIX))
+    replace_file(disk, directory / EPOCHS_FILE_NAME, epochs.encode())  # syncs the directory, too
+
+
+def remove_all(disk: Disk, directory: Path, epochs: EpochHistory) -> None:
+    """Empty a log whose content is kept elsewhere (a snapshot); it may begin anywhere after."""
+    cut_end(disk, directory, -1, epochs)
+
+
+def _shorten(disk: Disk, directory: Path, base: Offset, end: Offset) -> None:
+    file = disk.open(directory / (file_stem(base) + LOG_SUFFIX))
+    try:
+        size = file.size()
+        found = find_batch(file, 0, size, end)
+        if found is not None:
+            file.truncate(found[0])
+            file.datasync()
+    finally:
+        file.close()
+    _remove_indexes(disk, directory, base)  # they may point past the end
+
+
+def _remove(disk: Disk, directory: Path, base: Offset) -> None:
+    """One segment, its batches first: an index alone means nothing to a start."""
+    disk.remove(directory / (file_stem(base) + LOG_SUFFIX))
+    disk.sync_directory(directory)
+    _remove_indexes(disk, directory, base)
+
+
+def _remove_indexes(disk: Disk, directory: Path, base: Offset) -> None:
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.remove(directory / (file_stem(base) + suffix))
+
+
+def _offsets(disk: Disk, directory: Path, suffix: str) -> list[Offset]:
+    stems = [n.removesuffix(suffix) for n in disk.list(directory) if n.endswith(suffix)]
+    return sorted(int(s) for s in stems if s.isdecimal() and s == file_stem(int(s)))
