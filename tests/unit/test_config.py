@@ -13,6 +13,7 @@ from tidelog.config import (
     node_config,
     reference,
     topic_config,
+    with_node_changes,
 )
 from tidelog.errors import ConfigError
 
@@ -103,6 +104,9 @@ def test_the_environment_gives_only_settings():
         ("log.retention.mode", "all", "one of any, hybrid"),
         ("log.durability", "", "one of fsync, replicated"),
         ("log.segment.bytes", 2**31, f"a whole number from 14 to {2**31 - 1}"),
+        ("log.cleanup.policy", "delete;compact", "one or more of delete, compact"),
+        ("log.cleanup.policy", " , ", "one or more of delete, compact"),
+        ("log.cleanup.policy", [1], "one or more of delete, compact"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_what_it_may_be(key, value, fix):
@@ -123,6 +127,116 @@ def test_a_switch_is_read_from_text_and_from_yaml(value, meant):
     config = node_config({"auto.create.topics.enable": value})
 
     assert config.auto_create_topics_enable is meant
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("compact", "compact"),
+        (" compact , delete ", "compact,delete"),
+        ("delete,,delete", "delete"),
+        (["compact", "delete"], "compact,delete"),
+    ],
+)
+def test_a_list_is_read_from_text_and_from_yaml(value, meant):
+    config = node_config({"log.cleanup.policy": value})
+
+    assert config.topic_defaults.cleanup_policy == meant
+
+
+@pytest.mark.parametrize("value", ["", "*", "none", "0:1", "0:1,12:3"])
+def test_replicas_are_named_as_kafka_names_them(value):
+    key = "follower.replication.throttled.replicas"
+
+    config = topic_config({key: value}, TopicConfig())
+
+    assert config.follower_replication_throttled_replicas == value
+
+
+def test_a_choice_that_is_not_offered_is_refused_with_what_to_do_instead():
+    with pytest.raises(ConfigError) as error:
+        topic_config({"compression.type": "zstd"}, TopicConfig())
+
+    assert str(error.value) == (
+        "compression.type is 'zstd'; it must be producer: batches are kept as they come; set "
+        "compression.type of the producers instead"
+    )
+
+
+def test_every_topic_config_of_kafka_4_is_known():
+    kafka = {
+        "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type",
+        "compression.zstd.level", "delete.retention.ms", "file.delete.delay.ms", "flush.messages",
+        "flush.ms", "follower.replication.throttled.replicas", "index.interval.bytes",
+        "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
+        "max.compaction.lag.ms", "max.message.bytes", "message.downconversion.enable",
+        "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+        "message.timestamp.type", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
+        "min.insync.replicas", "preallocate", "remote.log.copy.disable",
+        "remote.log.delete.on.disable", "remote.storage.enable", "retention.bytes", "retention.ms",
+        "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
+        "unclean.leader.election.enable",
+    }  # fmt: skip
+
+    own = {"durability", "retention.mode", "retention.records"}
+    assert set(TOPIC_SETTINGS) == kafka | own
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (
+            {"log.min.compaction.lag.ms": 2, "log.max.compaction.lag.ms": 1},
+            "log.min.compaction.lag.ms is 2, which is above log.max.compaction.lag.ms, 1",
+        ),
+        (
+            {"log.durability": "replicated", "log.flush.messages": 1},
+            "log.flush.messages is 1, which is not kept while log.durability is 'replicated'",
+        ),
+        (
+            {"log.durability": "replicated", "log.flush.ms": 1000},
+            "log.flush.ms is 1000, which is not kept while log.durability is 'replicated'",
+        ),
+        (
+            {"log.retention.mode": "hybrid"},
+            "log.retention.records is -1, so the other would never count",
+        ),
+        (
+            {
+                "log.retention.mode": "hybrid",
+                "log.retention.records": 1,
+                "log.retention.ms": -1,
+            },
+            "log.retention.ms is -1, so the other would never count",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_with_the_way_out(values, complaint):
+    with pytest.raises(ConfigError) as error:
+        node_config(values)
+
+    assert complaint in str(error.value)
+    assert "; " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"log.min.compaction.lag.ms": 1, "log.max.compaction.lag.ms": 1},
+        {"log.durability": "fsync", "log.flush.messages": 1},
+        {"log.retention.mode": "hybrid", "log.retention.records": 0, "log.retention.ms": 0},
+    ],
+)
+def test_settings_that_go_together_are_taken(values):
+    assert node_config(values) != NodeConfig()
+
+
+def test_what_contradicts_itself_already_does_not_keep_a_node_from_starting():
+    started = node_config({"log.max.compaction.lag.ms": 1})
+
+    config = with_node_changes(started, {"log.min.compaction.lag.ms": "2"})
+
+    assert config.topic_defaults.min_compaction_lag_ms == 2
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,10 @@ class Broker:
         for node in (None, self.node_id):
             changes |= self.image.node_configs.get(node, {})
         self.config = with_node_changes(self.started_with, changes)
+        self.cleaner.configure(
+            key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
+            bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
+        )
         for topic in self.image.topics.values():
             config = self.topic_config(topic)
             for partition in self._topics.get(topic.name, ()):

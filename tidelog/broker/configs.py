@@ -3,11 +3,12 @@
 Rule 1: a change is checked as a whole before any of it is committed: the new settings must be
         possible together, or nothing changes.
 Rule 2: a committed change takes effect at once and survives a restart, because it is metadata.
+Rule 3: what a change leaves alone is decided on the newest metadata, so that of two changes at once
+        none is lost.
 """
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.broker import Broker
@@ -21,7 +22,9 @@ from tidelog.config import (
     Setting,
     TopicConfig,
     all_node_settings,
+    check_together,
     node_value,
+    split_list,
     with_node_changes,
 )
 from tidelog.controller import decisions
@@ -58,8 +61,6 @@ class Operation(IntEnum):
 
 _TYPES: Final = {bool: 1, str: 2, int: 5, float: 6}
 _LIST_TYPE: Final = 7
-LISTS: Final = frozenset({"cleanup.policy"})
-"""Settings that are lists, which may be appended to and subtracted from."""
 
 
 def describe_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class _Entry:
             "is_default": source is Source.DEFAULT,
             "config_source": source,
             "is_sensitive": False,
-            "config_type": _LIST_TYPE if setting.name in LISTS else _TYPES[setting.kind],
+            "config_type": _LIST_TYPE if setting.is_list else _TYPES[setting.kind],
             "documentation": setting.doc if documentation else None,
             "synonyms": [
                 {"name": name, "value": setting.text(value), "source": source}
@@ -165,6 +166,8 @@ def _node_values(broker: Broker, key: str) -> list[tuple[Source, str, Any]]:
 
 # Changing.
 
+Decide = Callable[[ClusterImage], TopicConfigChanged | NodeConfigChanged]
+
 
 async def alter_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Replace all settings of a resource (the older API)."""
@@ -193,21 +196,11 @@ async def _change(
         "resource_type": asked.resource_type, "resource_name": asked.resource_name,
         "error_message": None,
     }  # fmt: skip
-    decide: Callable[[ClusterImage], TopicConfigChanged | NodeConfigChanged]
     try:
         if asked.resource_type == Resource.TOPIC:
-            topic = decisions.find_topic(broker.image, asked.resource_name)
-            wanted = replacement if replacement is not None else merged(topic.config, asked.configs)
-            decide = partial(
-                decisions.change_topic_config, name=topic.name, config=wanted,
-                defaults=broker.config.topic_defaults,
-            )  # fmt: skip
+            decide = _change_of_topic(broker, asked, replacement)
         elif asked.resource_type == Resource.BROKER:
-            node = _node_of(broker, asked.resource_name)
-            before = broker.image.node_configs.get(node, {})
-            wanted = replacement if replacement is not None else merged(before, asked.configs)
-            _check_node_changes(broker, wanted)
-            decide = partial(decisions.change_node_config, node=node, config=wanted)
+            decide = _change_of_node(broker, asked, replacement)
         else:
             raise InvalidRequest(f"resources of type {asked.resource_type} have no configs here")
         if validate_only:
@@ -220,6 +213,45 @@ async def _change(
     return answer
 
 
+def _change_of_topic(broker: Broker, asked: Any, replacement: Mapping[str, str] | None) -> Decide:
+    def decide(image: ClusterImage) -> TopicConfigChanged:
+        topic = decisions.find_topic(image, asked.resource_name)
+        defaults = broker.config.topic_defaults
+        wanted = replacement
+        if wanted is None:
+            inherited = {
+                key: setting.text(getattr(defaults, key.replace(".", "_")))
+                for key, setting in TOPIC_SETTINGS.items()
+                if setting.is_list
+            }
+            wanted = merged(topic.config, asked.configs, inherited)
+        return decisions.change_topic_config(
+            image, name=topic.name, config=wanted, defaults=defaults
+        )
+
+    return decide
+
+
+def _change_of_node(broker: Broker, asked: Any, replacement: Mapping[str, str] | None) -> Decide:
+    def decide(image: ClusterImage) -> NodeConfigChanged:
+        node = _node_of(broker, asked.resource_name)
+        below = broker.started_with
+        if node is not None:
+            below = with_node_changes(below, image.node_configs.get(None, {}))
+        wanted = replacement
+        if wanted is None:
+            inherited = {
+                key: setting.text(node_value(below, key))
+                for key, setting in all_node_settings().items()
+                if setting.is_list
+            }
+            wanted = merged(image.node_configs.get(node, {}), asked.configs, inherited)
+        _check_node_changes(below, wanted)
+        return decisions.change_node_config(image, node=node, config=wanted)
+
+    return decide
+
+
 def _node_of(broker: Broker, name: str) -> int | None:
     """The node that is meant; None for all of them."""
     if name == "":
@@ -229,19 +261,26 @@ def _node_of(broker: Broker, name: str) -> int | None:
     return broker.node_id
 
 
-def _check_node_changes(broker: Broker, wanted: Mapping[str, str]) -> None:
+def _check_node_changes(below: NodeConfig, wanted: Mapping[str, str]) -> None:
+    """Refuse what cannot be changed, or cannot be together with what lies `below`."""
     for key in wanted:
         known = key in NODE_SETTINGS or key.removeprefix(TOPIC_DEFAULT_PREFIX) in TOPIC_SETTINGS
         if known and key not in DYNAMIC_NODE_SETTINGS:
             raise InvalidConfig(f"{key} cannot be changed while running; set it and restart")
     try:
-        with_node_changes(broker.started_with, wanted)
+        changed = with_node_changes(below, wanted)
+        check_together(changed.topic_defaults, TOPIC_DEFAULT_PREFIX)
     except ConfigError as error:
         raise InvalidConfig(str(error)) from None
 
 
-def merged(before: Mapping[str, str], operations: Any) -> dict[str, str]:
-    """The settings after the operations; InvalidConfig for one that makes no sense."""
+def merged(
+    before: Mapping[str, str], operations: Any, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The settings after the operations; InvalidConfig for one that makes no sense.
+
+    `inherited` holds all lists, as they are where `before` does not set them.
+    """
     after = dict(before)
     seen = set()
     for change in operations:
@@ -256,20 +295,17 @@ def merged(before: Mapping[str, str], operations: Any) -> dict[str, str]:
             case Operation.DELETE:
                 after.pop(change.name, None)
             case Operation.APPEND | Operation.SUBTRACT:
-                after[change.name] = _list_changed(change, after)
+                if change.name not in inherited:
+                    raise InvalidConfig(f"{change.name} is not a list; set it instead")
+                now = after.get(change.name, inherited[change.name])
+                after[change.name] = _list_changed(change, now)
             case _:
                 raise InvalidRequest(f"operation {change.config_operation} is unknown")
     return after
 
 
-def _list_changed(change: Any, after: Mapping[str, str]) -> str:
-    if change.name not in LISTS:
-        raise InvalidConfig(f"{change.name} is not a list; set it instead")
-    setting = TOPIC_SETTINGS[change.name]
-    values = [v for v in after.get(change.name, setting.text(setting.default)).split(",") if v]
-    given = [v.strip() for v in (change.value or "").split(",") if v.strip()]
+def _list_changed(change: Any, now: str) -> str:
+    words, given = split_list(now), split_list(change.value or "")
     if change.config_operation == Operation.APPEND:
-        values += [v for v in given if v not in values]
-    else:
-        values = [v for v in values if v not in given]
-    return ",".join(values)
+        return ",".join(dict.fromkeys([*words, *given]))
+    return ",".join(word for word in words if word not in given)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from tidelog.config import TopicConfig, topic_config
+from tidelog.config import TopicConfig, check_together, topic_config
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
     NodeConfigChanged,
@@ -149,7 +149,7 @@ def change_node_config(
 
 def _check_config(config: Mapping[str, str], defaults: TopicConfig) -> None:
     try:
-        topic_config(config, defaults)
+        check_together(topic_config(config, defaults))
     except ConfigError as error:
         raise InvalidConfig(str(error)) from None
 

@@ -48,6 +48,8 @@ NEVER_MS: Final = 2**63 - 1
 """The default of `max.compaction.lag.ms`."""
 
 _SLICE_BYTES: Final = 4 * 1024 * 1024
+_NAP_SECONDS: Final = 1.0
+"""How long a wait for the pace may last before a change of the pace is noticed."""
 _FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 """Left to those who write records: cleaning stops before the disk is full."""
 
@@ -134,6 +136,7 @@ class Pace:
     """Spreads work over time so that a rate holds on average."""
 
     def __init__(self, bytes_per_second_max: int) -> None:
+        self.bytes_per_second_max = bytes_per_second_max
         self._seconds_per_byte = 1 / bytes_per_second_max if bytes_per_second_max > 0 else 0.0
         self._paid_until = 0.0
 
@@ -177,6 +180,15 @@ class Cleaner:
         self._running: asyncio.Future[Any] | None = None
         self.uncleanable: dict[TopicPartition, str] = {}
         """Logs that are left alone until the next start, each with the reason."""
+
+    def configure(self, *, key_bytes_max: int, bytes_per_second_max: int) -> None:
+        """Go on within these limits: the rate from the next slice on, the memory from the next log.
+
+        Who waits because of an old rate waits no longer.
+        """
+        self.key_bytes_max = key_bytes_max
+        if bytes_per_second_max != self.pace.bytes_per_second_max:
+            self.pace = Pace(bytes_per_second_max)
 
     def forget(self, name: TopicPartition) -> None:
         """The partition is deleted; another may come to bear its name."""
@@ -279,9 +291,11 @@ class Cleaner:
             async with owner.files:
                 _check(owner, log, segments)
                 size, is_done = await self._run(partial(_perform, disk, log.directory, work))
-            wait_seconds = self.pace.wait_seconds(size, clock.monotonic())
-            if wait_seconds > 0:
-                await asyncio.sleep(wait_seconds)
+            pace = self.pace
+            wait_seconds = pace.wait_seconds(size, clock.monotonic())
+            while wait_seconds > 0 and pace is self.pace:
+                await asyncio.sleep(min(wait_seconds, _NAP_SECONDS))
+                wait_seconds -= _NAP_SECONDS
 
     async def _swap(self, owner: Owner, log: Log, cleaned: Cleaned) -> None:
         disk, new = self._host.disk, cleaned.segment

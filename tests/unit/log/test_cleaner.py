@@ -469,8 +469,46 @@ def test_slices_are_paced():
 
     asyncio.run(run())
 
-    assert slept[0] == pytest.approx(size / 100)
-    assert slept[-1] == pytest.approx((2 * size + log.log.segments[0].size) / 100)
+    waits = _joined(slept)
+    assert waits[0] == pytest.approx(size / 100)
+    assert waits[-1] == pytest.approx((2 * size + log.log.segments[0].size) / 100)
+
+
+def test_a_change_of_the_rate_ends_a_wait():
+    log = dirty_log()
+    node = Node(log, bytes_per_second_max=1)
+    slept: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        slept.append(seconds)
+        node.cleaner.configure(key_bytes_max=10**9, bytes_per_second_max=0)
+
+    async def run() -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "sleep", nap)
+            return await node.clean()
+
+    assert asyncio.run(run())
+    assert slept == [1.0]
+
+
+def test_the_same_rate_again_forgives_nothing():
+    cleaner = Node(dirty_log(), bytes_per_second_max=10).cleaner
+    pace = cleaner.pace
+
+    cleaner.configure(key_bytes_max=5, bytes_per_second_max=10)
+
+    assert cleaner.pace is pace and cleaner.key_bytes_max == 5
+
+
+def _joined(naps: list[float]) -> list[float]:
+    """The waits that were taken nap by nap: each ends with one of less than a second."""
+    waits = [0.0]
+    for seconds in naps:
+        waits[-1] += seconds
+        if seconds < 1:
+            waits.append(0.0)
+    return waits[:-1]
 
 
 async def _note(slept: list[float], seconds: float) -> None:

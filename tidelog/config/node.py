@@ -1,0 +1,213 @@
+"""The settings of a node: where they come from, and which may change while it runs."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
+from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
+from tidelog.errors import ConfigError
+from tidelog.model import Endpoint
+
+ENVIRONMENT_PREFIX: Final = "TIDELOG_"
+TOPIC_DEFAULT_PREFIX: Final = "log."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """How one node runs."""
+
+    data: str = setting("data", "The directory that holds everything this node keeps.")
+    node_id: int = setting(1, "This node's number in the cluster.", least=0, most=2**31 - 1)
+    rack: str = setting("", "Where this node stands, for placement and nearby reads.")
+    kafka: str = setting("127.0.0.1:9092", "HOST:PORT that Kafka clients connect to.")
+    kafka_advertised: str = setting(
+        "", "HOST:PORT that clients are told to use, when it is not the one listened on."
+    )
+    http: str = setting("127.0.0.1:8080", "HOST:PORT of the HTTP face, which is not served yet.")
+    peer: str = setting(
+        "127.0.0.1:9192", "HOST:PORT for the other nodes of a cluster; today a node runs alone."
+    )
+    auto_create_topics_enable: bool = setting(True, "Create a topic when a client first names it.")
+    num_partitions: int = setting(
+        1, "Partitions of a topic created by itself.", least=1, most=10000
+    )
+    default_replication_factor: int = setting(
+        -1, "Replicas of a new topic; -1 for three, or all nodes if there are fewer.", least=-1
+    )
+    socket_request_max_bytes: int = setting(
+        100 * MIB, "The largest request; a larger one closes its connection.", least=1024,
+        most=2**31 - 1,
+    )  # fmt: skip
+    connections_max: int = setting(10000, "Connections at once; further ones are closed.", least=1)
+    connections_max_idle_ms: int = setting(
+        600_000, "Close a connection that has been silent this long.", least=1
+    )
+    connections_pipeline_max: int = setting(
+        1000, "Unanswered requests per connection before reading from it pauses.", least=1
+    )
+    frame_timeout_ms: int = setting(
+        30_000, "Close a connection whose started request makes no progress for this long.", least=1
+    )
+    queued_max_bytes: int = setting(
+        256 * MIB, "Bytes of unanswered requests in memory before reading pauses.", least=MIB
+    )
+    fetch_max_bytes: int = setting(
+        55 * MIB, "The most that one fetch returns, beyond a first batch.", least=1024
+    )
+    fetch_sessions_max: int = setting(1000, "Incremental fetch sessions kept.", least=0)
+    tail_max_bytes: int = setting(
+        64 * MIB, "Memory for the newest bytes of all logs, read without touching the disk.",
+        least=MIB,
+    )  # fmt: skip
+    checkpoint_ms: int = setting(
+        5000, "How often the durable ends and watermarks are noted on disk.", least=10
+    )
+    retention_check_ms: int = setting(300_000, "How often old segments are looked for.", least=10)
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "How often logs that are due for compaction are looked for.", least=10
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * MIB,
+        "Memory for the keys of the log being compacted, about 200 bytes each; with more keys it "
+        "takes more passes.",
+        least=MIB,
+    )
+    log_cleaner_io_max_bytes_per_second: int = setting(
+        0, "How many bytes compaction reads and writes per second; 0 for no limit.", least=0
+    )
+    producer_id_expiration_ms: int = setting(
+        DAY_MS, "Forget an idempotent producer that has been silent this long.", least=1
+    )
+    max_incremental_fetch_partitions: int = setting(
+        100_000, "Partitions that one fetch session may hold.", least=1
+    )
+    group_max_size: int = setting(
+        2**31 - 1, "The most members that a consumer group may have.", least=1
+    )
+    group_min_session_timeout_ms: int = setting(
+        6000, "The shortest session timeout that a member may ask for.", least=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "The longest session timeout that a member may ask for.", least=1
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        0, "How long a new group waits for further members before its first generation.", least=0
+    )
+    offset_metadata_max_bytes: int = setting(
+        4096, "The longest note that a consumer may leave with a committed offset.", least=0
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, "Forget the offsets of a group this long after its last member left.", least=1
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "How often offsets that are too old are looked for.", least=1
+    )
+    offsets_topic_num_partitions: int = setting(
+        50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
+    )
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+
+    @property
+    def kafka_endpoint(self) -> Endpoint:
+        return Endpoint.parse(self.kafka)
+
+
+NODE_SETTINGS: Final = settings_of(NodeConfig)
+
+
+DYNAMIC_NODE_SETTINGS: Final = frozenset(
+    {
+        *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
+        "auto.create.topics.enable", "connections.max", "connections.max.idle.ms",
+        "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms",
+        "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
+        "producer.id.expiration.ms", "socket.request.max.bytes",
+    }
+)  # fmt: skip
+"""What may be changed while a node runs; everything else needs a restart."""
+
+
+def all_node_settings() -> dict[str, Setting]:
+    """Every setting that a node takes, the topics' defaults included."""
+    for_topics = {
+        TOPIC_DEFAULT_PREFIX + name: dataclasses.replace(entry, name=TOPIC_DEFAULT_PREFIX + name)
+        for name, entry in TOPIC_SETTINGS.items()
+    }
+    return NODE_SETTINGS | for_topics
+
+
+def node_value(config: NodeConfig, key: str) -> object:
+    """The value of any of `all_node_settings`."""
+    if key in NODE_SETTINGS:
+        return getattr(config, key.replace(".", "_"))
+    return getattr(config.topic_defaults, key.removeprefix(TOPIC_DEFAULT_PREFIX).replace(".", "_"))
+
+
+def with_node_changes(config: NodeConfig, changes: Mapping[str, object]) -> NodeConfig:
+    """`config` with settings changed while running; ConfigError for one that cannot be.
+
+    Those that contradict each other are taken: they may have been set at different times, and a
+    node must start all the same. Who sets them calls `check_together`.
+    """
+    started = {key: node_value(config, key) for key in all_node_settings()}
+    return _parse(started | dict(changes))
+
+
+def node_config(*sources: Mapping[str, object]) -> NodeConfig:
+    """The node's config from its sources, the later the stronger."""
+    merged: dict[str, object] = {}
+    for source in sources:
+        merged.update(source)
+    config = _parse(merged)
+    check_together(config.topic_defaults, TOPIC_DEFAULT_PREFIX)
+    return config
+
+
+def _parse(values: Mapping[str, object]) -> NodeConfig:
+    own: dict[str, object] = {}
+    for_topics: dict[str, object] = {}
+    for name, value in values.items():
+        topic_key = name.removeprefix(TOPIC_DEFAULT_PREFIX)
+        if name in NODE_SETTINGS:
+            own[name.replace(".", "_")] = NODE_SETTINGS[name].parse(value)
+        elif topic_key != name and topic_key in TOPIC_SETTINGS:
+            for_topics[topic_key] = value
+        else:
+            raise ConfigError(f"there is no setting {name!r}" + similar(name, all_node_settings()))
+    config = NodeConfig(**own)  # type: ignore[arg-type]
+    for name in ("kafka", "http", "peer", "kafka_advertised"):
+        if value := getattr(config, name):
+            try:
+                Endpoint.parse(value)
+            except ValueError as error:
+                raise ConfigError(f"{name.replace('_', '.')}: {error}") from None
+    try:
+        defaults = topic_config(for_topics, TopicConfig())
+    except ConfigError as error:
+        raise ConfigError(f"{TOPIC_DEFAULT_PREFIX}{error}") from None
+    return dataclasses.replace(config, topic_defaults=defaults)
+
+
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested YAML as flat keys; underscores count as dots (`log_retention_mode`)."""
+    flat: dict[str, object] = {}
+    for name, value in tree.items():
+        key = prefix + str(name).replace("_", ".")
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, key + "."))
+        else:
+            flat[key] = value
+    return flat
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """The settings in `TIDELOG_*`; other variables of that prefix are left to who reads them."""
+    known = all_node_settings()
+    found: dict[str, object] = {}
+    for variable, value in environment.items():
+        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+        if variable.startswith(ENVIRONMENT_PREFIX) and key in known:
+            found[key] = value
+    return found
