@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ def history(rig: Rig, end: int) -> EpochHistory:
     return epochs
 
 
-def filled(seed: int = 0, batches: int = 20, **config: int) -> tuple[Rig, list[bytes]]:
+def filled(seed: int = 0, batches: int = 20, **config: Any) -> tuple[Rig, list[bytes]]:
     """A log of several segments and epochs."""
     choose = random.Random(seed)
     rig = Rig(new_disk(seed), **config)
