@@ -20,7 +20,7 @@ from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import NodeRegistered, TopicCreated, decode
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host, Path
-from tidelog.log import cleaner, directory
+from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log, LogState
@@ -107,7 +107,7 @@ class Broker:
         )
         self.cleaner = Cleaner(
             self.host, self.rounds, self._directory,
-            first_dirty=self._directory.read_checkpoint(cleaner.CHECKPOINT),
+            first_dirty=self._directory.read_checkpoint(directory.FIRST_DIRTY),
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
         )  # fmt: skip
@@ -293,6 +293,7 @@ class Broker:
 
         states = await self._change_disk(make)  # if it is full, the next start makes the rest
         for name, state in zip(new, states, strict=True):
+            self.cleaner.forget(name)  # what was noted of an earlier topic of its name
             self._serve(topic, name, config, state)
 
     def on_topic_deleted(self, call: Callable[[str], None]) -> None:

@@ -15,7 +15,8 @@ A log is divided by offsets, as Kafka's is:
         |                      |                        |  committed yet         |
 
 `cleaner-offset-checkpoint` keeps the first dirty offsets. One that is lost or lies too low costs a
-longer pass, nothing else.
+longer pass, nothing else. One that lies too high, as that of a deleted topic does for a new one of
+its name, brings deleted keys back: what it calls clean is not, and loses tombstones before values.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from typing import Any, Final, Protocol, TypeVar
 from tidelog.config import TopicConfig
 from tidelog.host import Disk, Host, Path
 from tidelog.log.compaction import Cleaned, Compaction, SegmentDamaged
-from tidelog.log.directory import DataDirectory
+from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.log import Log
 from tidelog.log.retention import load_ages
 from tidelog.log.rounds import Rounds
@@ -43,7 +44,6 @@ from tidelog.records import HEADER_BYTES, read_header
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINT: Final = "cleaner-offset-checkpoint"
 NEVER_MS: Final = 2**63 - 1
 """The default of `max.compaction.lag.ms`."""
 
@@ -249,6 +249,7 @@ class Cleaner:
             await self._drive(owner, log, work.segments, work.map_keys())
             for group in work.groups() if work.end > found.first_dirty else ():
                 await self._clean_group(owner, log, work, group)
+            _check(owner, log)  # a deleted topic leaves nothing to its namesake
         except _Abandoned:
             _log.info("%s changed while it was compacted; later", owner.name)
             return False
@@ -328,7 +329,7 @@ class Cleaner:
         offsets = {name: at for name, at in self._first_dirty.items() if name in names}
         if offsets != self._noted:
             self._first_dirty, self._noted = dict(offsets), offsets
-            await self._run(partial(self._directory.write_checkpoint, CHECKPOINT, offsets))
+            await self._run(partial(self._directory.write_checkpoint, FIRST_DIRTY, offsets))
 
     def _report(self, name: TopicPartition, found: Plan, work: Compaction, seconds: float) -> None:
         tally = work.tally
@@ -356,10 +357,12 @@ def _perform(disk: Disk, directory: Path, work: Iterator[int]) -> tuple[int, boo
     return size, True
 
 
-def _check(owner: Owner, log: Log, segments: Sequence[Segment]) -> None:
+def _check(owner: Owner, log: Log, segments: Sequence[Segment] = ()) -> None:
     """Raise _Abandoned unless the log is the owner's, in order, and has all of `segments`."""
     if owner.log is not log or log.refusal is not None:
         raise _Abandoned
+    if not segments:
+        return
     at = bisect_left(log.segments, segments[0].base, key=lambda segment: segment.base)
     if log.segments[at : at + len(segments)] != list(segments):
         raise _Abandoned

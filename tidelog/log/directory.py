@@ -33,6 +33,7 @@ CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 DURABLE_MARKS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 WATERMARKS: Final = "replication-offset-checkpoint"
+FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 DELETED_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -181,6 +182,7 @@ class DataDirectory:
                 (DURABLE_MARKS, self.durable_marks),
                 (LOG_STARTS, self.log_starts),
                 (WATERMARKS, self.watermarks),
+                (FIRST_DIRTY, self.read_checkpoint(FIRST_DIRTY)),
             ):
                 before = len(offsets)
                 for partition in partitions:

@@ -7,7 +7,7 @@ from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.controller.records import TopicCreated, TopicDeleted
 from tidelog.host import Path
-from tidelog.log.directory import DataDirectory
+from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.model import TopicPartition
 from tidelog.simulation.host import simulated_host
 from tidelog.wire.apis import APIS, Api
@@ -328,6 +328,29 @@ def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
     machine.live(second)
 
     assert directories(machine) == ["__cluster_metadata-0", "lost-0", "t-0"]
+
+
+def test_nothing_of_a_new_topic_counts_as_compacted_because_its_namesake_was():
+    machine = Machine()
+    name = TopicPartition("t", 0)
+
+    async def first(node):
+        assert node.broker.cleaner.first_dirty(name) is None
+
+    async def second(node):
+        assert node.broker.cleaner.first_dirty(name) == 1000, "of a topic deleted before a crash"
+        await node.create("t", cleanup_policy="compact")
+
+        assert node.broker.cleaner.first_dirty(name) is None
+
+    async def third(node):
+        assert node.broker.cleaner.first_dirty(name) is None
+
+    machine.live(first)
+    found = DataDirectory(simulated_host(0, machine.disk), Path(machine.config.data))
+    found.write_checkpoint(FIRST_DIRTY, {name: 1000})
+    machine.live(second, killed=True)
+    machine.live(third)
 
 
 def test_the_cluster_is_described():

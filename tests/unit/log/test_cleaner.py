@@ -18,9 +18,9 @@ from tests.support.compaction import (
 )
 from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
-from tidelog.log.cleaner import CHECKPOINT, Cleaner, Pace, Plan, plan
+from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
 from tidelog.log.compaction import KEY_BYTES
-from tidelog.log.directory import DataDirectory
+from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.log import ColdRead
 from tidelog.log.recovery import walk
 from tidelog.log.rounds import Rounds
@@ -226,7 +226,7 @@ def test_cleaner_notes_the_first_dirty_offset_in_the_format_of_kafka():
 
     asyncio.run(node.clean())
 
-    assert read_file(log.disk, ROOT / CHECKPOINT) == b"0\n1\ntopic 0 6\n"
+    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n1\ntopic 0 6\n"
     assert node.cleaner.first_dirty(NAME) == 6
 
 
@@ -303,7 +303,22 @@ def test_deleted_partition_leaves_nothing_to_its_namesake():
     asyncio.run(node.cleaner.clean_due([]))
 
     assert node.cleaner.first_dirty(NAME) is None
-    assert read_file(log.disk, ROOT / CHECKPOINT) == b"0\n0\n"
+    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n0\n"
+
+
+def test_partition_deleted_during_its_last_swap_leaves_nothing_to_its_namesake():
+    log = dirty_log()
+    node = Node(log)
+
+    def delete_once_swapped() -> None:
+        if len(log.log.segments) == 2:
+            log.log.refusal = "the topic is deleted"
+            node.cleaner.forget(NAME)
+
+    node.offload.after = delete_once_swapped
+
+    assert not asyncio.run(node.clean())
+    assert node.cleaner.first_dirty(NAME) is None
 
 
 def test_read_under_way_finds_what_has_taken_its_segment_s_place():

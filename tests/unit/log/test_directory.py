@@ -9,6 +9,7 @@ from tidelog.host import Path, SystemDisk, read_file, system_host
 from tidelog.log.directory import (
     CLEAN_MARKER,
     DURABLE_MARKS,
+    FIRST_DIRTY,
     LOG_STARTS,
     META,
     PARTITION_METADATA,
@@ -337,6 +338,7 @@ def test_a_new_partition_inherits_nothing_from_an_older_one_of_its_name():
             (DURABLE_MARKS, found.durable_marks),
             (LOG_STARTS, found.log_starts),
             (WATERMARKS, found.watermarks),
+            (FIRST_DIRTY, {TIDE: 50, EBB: 6}),
         ):
             found.write_checkpoint(name, offsets)
 
@@ -348,6 +350,7 @@ def test_a_new_partition_inherits_nothing_from_an_older_one_of_its_name():
         again = opened(disk)
         assert (again.durable_marks, again.watermarks) == ({EBB: 7}, {EBB: 7})
         assert again.log_starts == {}
+        assert again.read_checkpoint(FIRST_DIRTY) == {EBB: 6}
 
 
 def test_a_partition_that_lost_only_its_metadata_keeps_its_marks():
