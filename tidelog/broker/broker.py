@@ -25,14 +25,13 @@ from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.recovery import open_log
-from tidelog.log.retention import load_ages, new_start
+from tidelog.log.retention import load_ages, new_start, remove_segments
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Segment,
     file_stem,
 )
 from tidelog.log.steps import is_full
@@ -84,7 +83,6 @@ class Broker:
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._noting = asyncio.Lock()
         self._stop_calls: list[Callable[[], None]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
         self._one_change_at_a_time = asyncio.Lock()
@@ -456,10 +454,10 @@ class Broker:
         await self.rounds.written()  # a sealed segment's steps must not follow its removal
         await self._note_checkpoints()
         first_kept = partition.log.segments[0].base
-        await self._change_disk(partial(remove_segments, self.host, gone, first_kept))
+        await self._change_disk(partial(remove_segments, self.host.disk, gone, first_kept))
 
     async def _note_checkpoints(self) -> None:
-        async with self._noting:  # an older state must not be written after a newer one
+        async with self._directory.noting:  # an older state must not be written after a newer one
             everyone = [*self.partitions(), self.metadata.partition]
             await self._change_disk(self._checkpoint_work(everyone))
 
@@ -528,18 +526,3 @@ def close_log(host: Host, log: Log) -> None:
         file = host.disk.open(path, create=True)
         file.truncate(0)
         file.write(0, [content])
-
-
-def remove_segments(host: Host, segments: Iterable[Segment], first_kept: Offset) -> None:
-    """Remove the files of segments that the log no longer has, and snapshots of their time."""
-    paths = set()
-    for segment in segments:
-        paths.add(segment.directory)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            host.disk.remove(segment.path(suffix))
-    for path in sorted(paths):
-        for name in host.disk.list(path):
-            stem = name.removesuffix(SNAPSHOT_SUFFIX)
-            if stem != name and stem.isdigit() and int(stem) < first_kept:
-                host.disk.remove(path / name)
-        host.disk.sync_directory(path)

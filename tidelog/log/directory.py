@@ -13,6 +13,7 @@ Names and formats are Kafka's, so that its tools read the directory.
 # *-checkpoint       := "0\n", count, "\n", (topic, " ", partition, " ", offset, "\n")*
 # id                 := 16 bytes in URL-safe base64 without padding
 
+import asyncio
 import base64
 import logging
 import threading
@@ -71,6 +72,8 @@ class DataDirectory:
         self._host = host
         self._checkpoints = threading.Lock()  # one writer at a time: two would share one file
         self.root = root
+        self.noting = asyncio.Lock()
+        """Held from when offsets are looked up until a checkpoint of them is written."""
         self.was_clean = False
         self.durable_marks: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
@@ -174,6 +177,23 @@ class DataDirectory:
         lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()]
         content = "\n".join(["0", str(len(lines)), *lines, ""])
         replace_file(self._disk, self.root / name, content.encode())
+
+    def lower_mark(self, partition: TopicPartition, mark: Offset) -> None:
+        """Note, durably, that what lies past `mark` is no longer promised: it will be cut.
+
+        Only while `noting` is held; otherwise a checkpoint on its way could raise it again.
+        """
+        with self._checkpoints:
+            if self.durable_marks.get(partition, 0) > mark:
+                self.durable_marks[partition] = mark
+                self._write_checkpoint(DURABLE_MARKS, self.durable_marks)
+
+    def raise_start(self, partition: TopicPartition, start: Offset) -> None:
+        """Note, durably, that the log begins at `start`. Only while `noting` is held."""
+        with self._checkpoints:
+            if self.log_starts.get(partition, 0) != start:
+                self.log_starts[partition] = start
+                self._write_checkpoint(LOG_STARTS, self.log_starts)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget, durably, what was noted of an earlier topic's partitions of the same names."""

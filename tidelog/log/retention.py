@@ -4,11 +4,19 @@ Rule 1: a segment goes only as a whole, only from the start, and never past the 
 Rule 2: 'any' needs one limit passed; 'hybrid' needs the segment past both the age and the count.
 """
 
+from collections.abc import Iterable
+
 from tidelog.config import TopicConfig
 from tidelog.host import Disk
 from tidelog.log.log import Log
 from tidelog.log.recovery import walk
-from tidelog.log.segment import TIME_INDEX_SUFFIX, Segment
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
 from tidelog.model import NO_TIMESTAMP, Offset
 
 
@@ -66,3 +74,18 @@ def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> 
         start = following
         size -= segment.size
     return max(start, log.start)
+
+
+def remove_segments(disk: Disk, segments: Iterable[Segment], first_kept: Offset) -> None:
+    """Remove the files of segments that the log no longer has, and snapshots of their time."""
+    paths = set()
+    for segment in segments:
+        paths.add(segment.directory)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            disk.remove(segment.path(suffix))
+    for path in sorted(paths):
+        for name in disk.list(path):
+            stem = name.removesuffix(SNAPSHOT_SUFFIX)
+            if stem != name and stem.isdigit() and int(stem) < first_kept:
+                disk.remove(path / name)
+        disk.sync_directory(path)
