@@ -362,12 +362,12 @@ class MemberIdRequired(BrokerError):
 
 
 class GroupMaxSizeReached(BrokerError):
-    """The group has as many members as `group.max.size` allows."""
+    """The group has all the members that `group.max.size` and `group.max.bytes` allow."""
 
     code = 81
 
-    def __init__(self, size_max: int) -> None:
-        super().__init__(f"the group is full; group.max.size is {size_max}")
+    def __init__(self, setting: str, most: int) -> None:
+        super().__init__(f"the group is full; {setting} is {most}")
 
 
 class FencedInstanceId(BrokerError):

@@ -270,6 +270,7 @@ def _limits(broker: Broker) -> Limits:
     config = broker.config
     return Limits(
         group_size_max=config.group_max_size,
+        group_bytes_max=config.group_max_bytes,
         session_timeout_min_ms=config.group_min_session_timeout_ms,
         session_timeout_max_ms=config.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,

@@ -188,8 +188,7 @@ class GroupApis:
             key, name = _topic_of(broker, topic)
             names[key] = name or ""
             for asked in topic.partitions:
-                image = broker.image.topics.get(name or "")
-                if image is None or not 0 <= asked.partition_index < len(image.partitions):
+                if not _exists(broker, TopicPartition(name or "", asked.partition_index)):
                     refused[key, asked.partition_index] = (
                         UnknownTopicId(key) if name is None else UnknownTopicOrPartition(name)
                     )
@@ -289,33 +288,34 @@ class GroupApis:
         }
 
     async def offset_delete(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-        places = [
-            TopicPartition(topic.name, asked.partition_index)
+        asked = [
+            (topic.name, [partition.partition_index for partition in topic.partitions])
             for topic in request.topics
-            for asked in topic.partitions
         ]
+        places = {TopicPartition(name, number) for name, numbers in asked for number in numbers}
+        known = sorted(place for place in places if _exists(broker, place))
         done = cast(
             OffsetsDone,
             await self._coordinator.ask(
                 request.group_id,
-                lambda shard, reply, at: shard.delete_offsets(request.group_id, places, reply, at),
+                lambda shard, reply, at: shard.delete_offsets(request.group_id, known, reply, at),
             ),
         )
+        unknown = {place: UnknownTopicOrPartition(place) for place in places.difference(known)}
+        refused: dict[TopicPartition, BrokerError] = {**unknown, **done.refused}
         return {
             "topics": [
                 {
-                    "name": topic.name,
+                    "name": name,
                     "partitions": [
                         {
-                            "partition_index": asked.partition_index,
-                            "error_code": _code(
-                                done.refused.get(TopicPartition(topic.name, asked.partition_index))
-                            ),
+                            "partition_index": number,
+                            "error_code": _code(refused.get(TopicPartition(name, number))),
                         }
-                        for asked in topic.partitions
+                        for number in numbers
                     ],
                 }
-                for topic in request.topics
+                for name, numbers in asked
             ]
         }
 
@@ -402,6 +402,11 @@ def _commit(
         knows_group_not_found=context.version >= 9,
     )
     return lambda shard, reply, at: shard.commit(request.group_id, event(reply=reply), at)
+
+
+def _exists(broker: Broker, place: TopicPartition) -> bool:
+    topic = broker.image.topics.get(place.topic)
+    return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
 def _milliseconds(duration: timedelta) -> int:

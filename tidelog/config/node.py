@@ -86,6 +86,12 @@ class NodeConfig:
     group_max_size: int = setting(
         2**31 - 1, "The most members that a consumer group may have.", least=1
     )
+    group_max_bytes: int = setting(
+        32 * MIB,
+        "The most bytes that the members of a consumer group may say of themselves, together.",
+        least=1024,
+        most=64 * MIB,
+    )
     group_min_session_timeout_ms: int = setting(
         6000, "The shortest session timeout that a member may ask for.", least=1
     )

@@ -76,7 +76,7 @@ from tidelog.groups.events import (
     Sync,
 )
 from tidelog.groups.limits import Limits
-from tidelog.groups.members import Member
+from tidelog.groups.members import Member, size_of
 from tidelog.groups.rebalance import Rebalancing
 from tidelog.groups.records import GroupRecord, fits
 from tidelog.groups.state import State, Timer
@@ -125,7 +125,8 @@ class Group(Rebalancing):
         event = _checked(event, self._limits)
         if not self._has_room(event):
             self._turn_away(event.member_id, at)
-            raise GroupMaxSizeReached(self._limits.group_size_max)
+            raise GroupMaxSizeReached("group.max.size", self._limits.group_size_max)
+        self._check_size(event)
         of_our_type = self.state is State.EMPTY or event.protocol_type == self.protocol_type
         if not of_our_type or not self.roster.speaks_any(event.protocols):
             raise InconsistentGroupProtocol(
@@ -139,11 +140,23 @@ class Group(Rebalancing):
         else:
             self._rejoin(self._member(event.member_id, event.instance_id), event, at)
 
-    def _has_room(self, event: Join) -> bool:
+    def _known(self, event: Join) -> Member | None:
+        """The member that asks, or that is to be replaced; nothing is checked yet."""
         member_id = event.member_id
         if member_id == NO_MEMBER_ID and event.instance_id is not None:
             member_id = self.roster.static.get(event.instance_id, NO_MEMBER_ID)
-        member = self.roster.get(member_id)
+        return self.roster.get(member_id)
+
+    def _check_size(self, event: Join) -> None:
+        known = self._known(event)
+        size = self.roster.size + self._promised_size + size_of(event.protocols)
+        if known is not None:
+            size -= size_of(known.protocols)
+        if size > self._limits.group_bytes_max:
+            raise GroupMaxSizeReached("group.max.bytes", self._limits.group_bytes_max)
+
+    def _has_room(self, event: Join) -> bool:
+        member = self._known(event)
         size_max = self._limits.group_size_max
         match self.state:
             case State.PREPARING:
@@ -166,8 +179,7 @@ class Group(Rebalancing):
         name = event.client_id if event.instance_id is None else event.instance_id
         member_id = f"{name}-{event.unique}"
         if event.instance_id is None and event.wants_id_first:
-            self._promised.add(member_id)
-            self._set_deadline(member_id, event.session_timeout_ms, at)
+            self._promise(member_id, event.session_timeout_ms, at)
             raise MemberIdRequired(member_id=member_id)
         old = None
         if event.instance_id is not None:

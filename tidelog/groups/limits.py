@@ -12,6 +12,8 @@ class Limits:
     """
 
     group_size_max: int = 2**31 - 1  # group.max.size
+    group_bytes_max: int = 32 * 1024 * 1024
+    """What members say of themselves is kept in memory, and stored as one record."""
     session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
     session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
     initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms

@@ -34,6 +34,12 @@ class Member:
         raise AssertionError(f"{self.id} does not speak {protocol}, which all members do")
 
     @property
+    def size(self) -> int:
+        """About how many bytes the group keeps of what this member says of itself."""
+        texts = len(self.id) + len(self.client_id) + len(self.client_host)
+        return texts + size_of(self.protocols)
+
+    @property
     def waits(self) -> bool:
         return self.joining is not None or self.syncing is not None
 
@@ -55,6 +61,10 @@ class Member:
         )  # fmt: skip
 
 
+def size_of(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 class Roster:
     """The members of one group.
 
@@ -63,9 +73,10 @@ class Roster:
       2. `static` names exactly the members with an instance id.
       3. `joined_count` members wait for the answer to a join.
       4. `_speakers` counts the members that speak a protocol; at least one is spoken by all.
+      5. `size` is the sum of the members' sizes.
     """
 
-    __slots__ = ("_members", "_speakers", "joined_count", "leader", "static")
+    __slots__ = ("_members", "_speakers", "joined_count", "leader", "size", "static")
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -73,6 +84,7 @@ class Roster:
         self.static: dict[str, str] = {}
         self.leader: str | None = None
         self.joined_count = 0
+        self.size = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -142,6 +154,7 @@ class Roster:
                 del self._speakers[name]
         if member.joining is not None:
             self.joined_count += sign
+        self.size += sign * member.size
 
     def elect_joined_leader(self) -> bool:
         """Let somebody who has joined lead; False if nobody has."""
@@ -180,4 +193,5 @@ class Roster:
         assert self.static == {m.instance_id: m.id for m in self if m.instance_id is not None}
         assert self.joined_count == sum(m.joining is not None for m in self)
         assert self._speakers == Counter(name for m in self for name, _ in m.protocols)
+        assert self.size == sum(m.size for m in self)
         assert not members or any(n == len(members) for n in self._speakers.values())

@@ -94,10 +94,17 @@ class Rebalancing(GroupState):
             self._unsynced.remove(old.id)
             self._unsynced.add(new.id)
 
+    def _promise(self, member_id: str, session_timeout_ms: int, at: Moment) -> None:
+        """A client may join under this id, if it comes back in time."""
+        self._promised.add(member_id)
+        self._promised_size += len(member_id)
+        self._set_deadline(member_id, session_timeout_ms, at)
+
     def _withdraw(self, member_id: str) -> None:
         """An id that was promised is not waited for any longer."""
         if member_id in self._promised:
             self._promised.remove(member_id)
+            self._promised_size -= len(member_id)
             self._deadlines.cancel(member_id)
 
     # From generation to generation.
@@ -277,7 +284,7 @@ class Rebalancing(GroupState):
 
     def _on_silence(self, member_id: str, at: Moment) -> None:
         if member_id in self._promised:
-            self._promised.remove(member_id)
+            self._withdraw(member_id)
             self._complete_if_all_joined(at)
             return
         member = self.roster.get(member_id)

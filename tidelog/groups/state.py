@@ -68,8 +68,9 @@ class GroupState:
     """
 
     __slots__ = (
-        "_deadlines", "_limits", "_promised", "_saving", "_unsynced", "generation", "id",
-        "protocol", "protocol_type", "reason", "roster", "state", "state_since_ms", "subscribed",
+        "_deadlines", "_limits", "_promised", "_promised_size", "_saving", "_unsynced",
+        "generation", "id", "protocol", "protocol_type", "reason", "roster", "state",
+        "state_since_ms", "subscribed",
     )  # fmt: skip
 
     def __init__(self, group_id: str, limits: Limits, *, since_ms: int = NO_TIMESTAMP) -> None:
@@ -88,6 +89,7 @@ class GroupState:
         self._limits = limits
         self._promised: set[str] = set()
         """Ids that clients were sent back with and have not joined with yet (KIP-394)."""
+        self._promised_size = 0
         self._unsynced: set[str] = set()
         """Members that have not asked for their share of this generation."""
         self._saving: NewAssignment | None = None
@@ -268,6 +270,7 @@ class GroupState:
             assert member.id in self._deadlines
             assert not (member.is_new and member.joining is None)
         assert all(member_id in self._deadlines for member_id in self._promised)
+        assert self._promised_size == sum(map(len, self._promised))
         assert (Timer.JOIN in self._deadlines) == (state is State.PREPARING)
         assert (Timer.SYNC in self._deadlines) == bool(self._unsynced)
         assert self._unsynced <= {member.id for member in roster}

@@ -252,6 +252,36 @@ def test_a_group_above_a_lowered_limit_loses_those_who_rejoin_last():
     assert [desk.joined(token).generation for token in tokens[:2]] == [3, 3]
 
 
+def test_members_may_say_only_so_much_of_themselves():
+    desk = GroupDesk(group_bytes_max=3000)
+    long = (("range", b"x" * 1000),)
+    leader, second = desk.stable({"protocols": long}, {"protocols": long})
+
+    for fields in ({"protocols": long}, {"protocols": long, "wants_id_first": True}):
+        assert isinstance(desk.answers[desk.join(**fields)], GroupMaxSizeReached)
+    too_long = (("range", b"x" * 2000),)
+    assert isinstance(desk.answers[desk.join(second, protocols=too_long)], GroupMaxSizeReached)
+    assert desk.group.state is State.STABLE, "nobody else is disturbed"
+
+    assert desk.answers[desk.join(second, protocols=(("range", b"x" * 1500),))] is WAITS
+    desk.leave(second)
+    assert desk.joined(desk.join(leader, protocols=long)).generation == 3
+
+
+def test_ids_that_are_only_promised_count_too():
+    desk = GroupDesk(group_bytes_max=1000)
+
+    tokens = [desk.join(client_id="c" * 100, wants_id_first=True) for _ in range(20)]
+
+    promised = [isinstance(desk.answers[token], MemberIdRequired) for token in tokens]
+    assert promised == sorted(promised, reverse=True)
+    assert 0 < sum(promised) <= 10
+    assert isinstance(desk.answers[tokens[-1]], GroupMaxSizeReached)
+    desk.pass_time(11)
+    assert desk.group.is_vacant
+    assert isinstance(desk.answers[desk.join(wants_id_first=True)], MemberIdRequired)
+
+
 # Static members.
 
 
