@@ -5,6 +5,7 @@ Rule 2: `code` and `retriable` are Kafka's own, so that clients react as they do
 Rule 3: what is raised here is the world's fault or the client's; our own bugs are assertions.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -238,6 +239,13 @@ class InvalidRequest(BrokerError):
     code = 42
 
 
+class NotController(BrokerError):
+    """This node is not the active controller; find out who is, and ask there."""
+
+    code = 41
+    retriable = True
+
+
 class UnsupportedForMessageFormat(BrokerError):
     """Only record batches of format 2 (Kafka 0.11 and later) are stored; use a newer client."""
 
@@ -396,9 +404,16 @@ class GroupSubscribedToTopic(BrokerError):
 
 
 class InvalidRecord(BrokerError):
-    """A record breaks a rule of the topic; the message says which."""
+    """A record breaks a rule of the topic; the message says which.
+
+    `records` names those at fault by their places in the batch, each with its reason (KIP-467).
+    """
 
     code = 87
+
+    def __init__(self, message: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class UnstableOffsetCommit(BrokerError):

@@ -10,7 +10,13 @@ from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Reply
-from tidelog.errors import BrokerError, CorruptMessage, InvalidRequest, InvalidRequiredAcks
+from tidelog.errors import (
+    BrokerError,
+    CorruptMessage,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidRequiredAcks,
+)
 from tidelog.wire.produce import (
     PartitionAnswer,
     Repeated,
@@ -95,6 +101,8 @@ def _refuse(answer: PartitionAnswer, error: BrokerError) -> None:
     answer.error = error.code
     answer.base_offset = -1
     answer.message = str(error)
+    if isinstance(error, InvalidRecord):
+        answer.record_errors = error.records
 
 
 def handle_repeated(

@@ -191,14 +191,23 @@ def _unpack(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RecordS
     return body, split_records(body, header)
 
 
+FAULTS_MAX: Final = 1000
+"""How many records of a batch are named to its sender, who may have sent a million."""
+
+
 def require_keys(header: BatchHeader, batch: Bytes) -> None:
     """Refuse a batch with which compaction could not do anything: InvalidRecord."""
     try:
         _, records = _unpack(header, memoryview(batch))
     except CorruptMessage as error:
         raise InvalidRecord(f"a compacted topic takes only what it can read: {error}") from None
-    if any(key is None for _, _, _, key, _ in records):
-        raise InvalidRecord("a compacted topic takes no record without a key")
+    keyless = [at for at, (_, _, _, key, _) in enumerate(records) if key is None]
+    if keyless:
+        raise InvalidRecord(
+            f"a compacted topic takes no record without a key; {len(keyless)} of "
+            f"{len(records)} have none",
+            records=[(at, "the record has no key") for at in keyless[:FAULTS_MAX]],
+        )
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

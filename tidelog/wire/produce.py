@@ -12,7 +12,8 @@ Rule 2: a client that writes to one partition repeats itself: all but the batch 
 # response := topic*, throttle_ms: int32
 # topic    := name | id, partition*
 # partition := index: int32, error: int16, base_offset: int64, append_time_ms: int64,
-#             log_start: int64 (5+), record_errors: empty (8+), message: string? (8+)
+#             log_start: int64 (5+), record_error* (8+), message: string? (8+)
+# record_error := place: int32, message: string?
 # From version 9 on lengths are uvarints, one more than the length, and every struct ends in tags.
 
 import struct
@@ -74,6 +75,8 @@ class PartitionAnswer:
     append_time_ms: int = NO_TIMESTAMP
     log_start: Offset = NO_OFFSET
     message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+    """Records at fault, by their places in the batch."""
 
 
 def decode_request(frame: bytearray, at: int, version: int) -> ProduceRequest:
@@ -279,7 +282,12 @@ def encode_response(
                     answer.index, answer.error, answer.base_offset, answer.append_time_ms
                 )
             if version >= 8:
-                put_count(out, 0, flexible)
+                put_count(out, len(answer.record_errors), flexible)
+                for place, message in answer.record_errors:
+                    out += _INT32.pack(place)
+                    put_nullable_string(out, message, flexible)
+                    if flexible:
+                        out.append(0)
                 put_nullable_string(out, answer.message, flexible)
             if flexible:
                 out.append(0)

@@ -10,6 +10,7 @@ from tests.unit.broker.node import (
     placed,
 )
 from tests.unit.wire.messages import frame_of, produce_fields, read_response
+from tidelog.records import Record, encode_batch
 from tidelog.simulation.host import START_WALL_MS
 from tidelog.wire.apis import APIS, Api
 
@@ -114,6 +115,30 @@ def test_a_batch_that_breaks_a_rule_gets_kafkas_error_and_is_not_kept(code, batc
 
         assert (answer.error_code, answer.base_offset) == (code, -1)
         assert node.broker.partition("t", 0).log.end == 0
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])
+def test_a_compacted_topic_names_the_records_without_a_key(policy):
+    records = [Record(key=key, value=b"v", timestamp_ms=1) for key in (b"a", None, b"", None)]
+
+    async def story(node):
+        topic_id = await node.create("t", cleanup_policy=policy)
+        for version in VERSIONS:
+            topic = topic_id if version >= 13 else "t"
+
+            answer = await node.produce(topic, encode_batch(records), version=version)
+
+            assert (answer.error_code, answer.base_offset) == (87, -1)
+            if version >= 8:
+                errors = [
+                    (e.batch_index, e.batch_index_error_message) for e in answer.record_errors
+                ]
+                assert errors == [(1, "the record has no key"), (3, "the record has no key")]
+                assert "without a key" in answer.error_message
+        good = await node.produce("t", encode_batch([records[0], records[2]]))
+        assert (good.error_code, good.base_offset) == (0, 0)
 
     on_a_node(story)
 

@@ -24,6 +24,7 @@ from tests.support.compaction import (
 from tidelog.errors import CorruptMessage, InvalidRecord
 from tidelog.host import read_file
 from tidelog.log.compaction import (
+    FAULTS_MAX,
     KEY_BYTES,
     KeyMap,
     SegmentDamaged,
@@ -218,11 +219,20 @@ def test_records_without_a_key_are_dropped_and_counted():
 @pytest.mark.parametrize("codec", Codec)
 def test_batch_without_keys_can_be_refused_before_it_is_written(codec):
     good = encode_batch([record("a"), record("", None)], codec=codec)
-    bad = encode_batch([record("a"), record(None)], codec=codec)
+    bad = encode_batch([record("a"), record(None), record("b"), record(None)], codec=codec)
 
     require_keys(read_header(good), good)
-    with pytest.raises(InvalidRecord, match="without a key"):
+    with pytest.raises(InvalidRecord, match="without a key; 2 of 4 have none") as refused:
         require_keys(read_header(bad), bad)
+    assert [place for place, _ in refused.value.records] == [1, 3]
+
+
+def test_only_so_many_records_without_a_key_are_named():
+    bad = encode_batch([record(None)] * 5000)
+
+    with pytest.raises(InvalidRecord, match="5000 of 5000") as refused:
+        require_keys(read_header(bad), bad)
+    assert len(refused.value.records) == FAULTS_MAX
 
 
 def test_batch_that_cannot_be_read_can_be_refused_before_it_is_written():

@@ -284,7 +284,7 @@ def test_kio_reads_what_a_response_says(version):
     topic, other = topic_of(version), topic_of(version, "ö" * 3)
     answers = [
         PartitionAnswer(0, 0, base_offset=2**40, append_time_ms=1_700_000_000_123, log_start=9),
-        PartitionAnswer(1, 3, message="there is no such ü"),
+        PartitionAnswer(1, 3, message="there is no such ü", record_errors=[(0, "ö"), (70, "b")]),
     ]
 
     body = encode_response(version, [(topic, answers), (other, [])])
@@ -304,6 +304,8 @@ def test_kio_reads_what_a_response_says(version):
     if version >= 8:
         assert (good.error_message, bad.error_message) == (None, "there is no such ü")
         assert good.record_errors == ()
+        errors = [(e.batch_index, e.batch_index_error_message) for e in bad.record_errors]
+        assert errors == [(0, "ö"), (70, "b")]
 
 
 def test_a_request_that_kio_wrote_with_nothing_in_it_is_read():
