@@ -204,6 +204,8 @@ class Broker:
         self, topic: TopicImage, name: TopicPartition, config: TopicConfig, state: LogState
     ) -> None:
         partition = self._make_partition(name, topic.id, config, state)
+        if not state.created:
+            self.cleaner.forget(name)  # what is known of an earlier topic of that name
         known: PartitionImage = topic.partitions[name.partition]
         if known.leader == self.node_id:
             watermark = max(self._directory.watermarks.get(name, 0), state.start)
@@ -289,9 +291,10 @@ class Broker:
             self._directory.make_partitions(new, topic.id)
             return [self._open_log(name, config) for name in new]
 
-        states = await self._change_disk(make)  # if it is full, the next start makes the rest
+        # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
+        async with self._directory.noting:
+            states = await self._change_disk(make)  # if it is full, the next start makes the rest
         for name, state in zip(new, states, strict=True):
-            self.cleaner.forget(name)  # what was noted of an earlier topic of its name
             self._serve(topic, name, config, state)
 
     def on_topic_deleted(self, call: Callable[[str], None]) -> None:

@@ -326,10 +326,11 @@ class Cleaner:
     async def _note(self, owners: Sequence[Owner]) -> None:
         """Write the checkpoint if it has changed, without those that are not compacted any more."""
         names = {owner.name for owner in owners}
-        offsets = {name: at for name, at in self._first_dirty.items() if name in names}
-        if offsets != self._noted:
-            self._first_dirty, self._noted = dict(offsets), offsets
-            await self._run(partial(self._directory.write_checkpoint, FIRST_DIRTY, offsets))
+        async with self._directory.noting:  # what a new topic forgets must not be noted after it
+            offsets = {name: at for name, at in self._first_dirty.items() if name in names}
+            if offsets != self._noted:
+                self._first_dirty, self._noted = dict(offsets), offsets
+                await self._run(partial(self._directory.write_checkpoint, FIRST_DIRTY, offsets))
 
     def _report(self, name: TopicPartition, found: Plan, work: Compaction, seconds: float) -> None:
         tally = work.tally

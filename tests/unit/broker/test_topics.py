@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.controller.records import TopicCreated, TopicDeleted
-from tidelog.host import Path
+from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.model import TopicPartition
 from tidelog.simulation.host import simulated_host
@@ -330,7 +330,8 @@ def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
     assert directories(machine) == ["__cluster_metadata-0", "lost-0", "t-0"]
 
 
-def test_nothing_of_a_new_topic_counts_as_compacted_because_its_namesake_was():
+@pytest.mark.parametrize("dies", [False, True])
+def test_nothing_of_a_new_topic_counts_as_compacted_because_its_namesake_was(dies):
     machine = Machine()
     name = TopicPartition("t", 0)
 
@@ -339,8 +340,11 @@ def test_nothing_of_a_new_topic_counts_as_compacted_because_its_namesake_was():
 
     async def second(node):
         assert node.broker.cleaner.first_dirty(name) == 1000, "of a topic deleted before a crash"
+        if dies:  # before anything is made
+            created = TopicCreated(name="t", id=UUID(int=7).hex, replicas=[[1]])
+            await node.broker.metadata.change(lambda _: created)
+            return
         await node.create("t", cleanup_policy="compact")
-
         assert node.broker.cleaner.first_dirty(name) is None
 
     async def third(node):
@@ -351,6 +355,55 @@ def test_nothing_of_a_new_topic_counts_as_compacted_because_its_namesake_was():
     found.write_checkpoint(FIRST_DIRTY, {name: 1000})
     machine.live(second, killed=True)
     machine.live(third)
+
+
+def test_a_checkpoint_on_its_way_tells_a_new_topic_nothing_of_its_namesake():
+    machine = Machine()
+
+    async def first(node):
+        broker = node.broker
+        topic_id = await node.create("t")
+        await node.produce("t", batch_of(b"a"))
+        await broker.advance_start(broker.partition("t", 0), 1)
+        await node.produce("t", batch_of(b"b"))
+        release = hold_next_work(broker.host.offload)
+        noting = asyncio.create_task(broker._checkpoint())
+
+        async def recreate():
+            await broker.metadata.change(lambda _: TopicDeleted(name="t"))
+            await broker.drop_topic("t", topic_id)
+            await node.create("t")
+            await node.produce("t", batch_of(b"new"))
+
+        recreating = asyncio.create_task(recreate())
+        await asyncio.sleep(1)
+        release()
+        await asyncio.gather(noting, recreating)
+
+    async def second(node):
+        fetched = await node.fetch_one("t")
+        assert (fetched.error_code, fetched.log_start_offset, fetched.high_watermark) == (0, 0, 1)
+
+    machine.live(first, killed=True)
+    machine.live(second)
+
+
+def hold_next_work(offload):
+    """Let the next work for the disk's threads wait until the returned function is called."""
+    run, held = offload.run, []
+
+    def hold(work, lane=Lane.ANY):
+        offload.run = run
+        future = asyncio.get_running_loop().create_future()
+        held.append((work, future))
+        return future
+
+    def release():
+        ((work, future),) = held
+        future.set_result(work())
+
+    offload.run = hold
+    return release
 
 
 def test_the_cluster_is_described():

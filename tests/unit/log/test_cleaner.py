@@ -321,6 +321,26 @@ def test_partition_deleted_during_its_last_swap_leaves_nothing_to_its_namesake()
     assert node.cleaner.first_dirty(NAME) is None
 
 
+def test_pass_notes_nothing_while_a_new_partition_forgets_its_namesake():
+    log = dirty_log()
+    node = Node(log)
+    directory = DataDirectory(node.host, ROOT)
+    node.cleaner._directory = directory
+
+    async def story() -> None:
+        async with directory.noting:
+            cleaning = asyncio.create_task(node.clean())
+            while node.cleaner.first_dirty(NAME) is None:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            node.cleaner.forget(NAME)
+        await cleaning
+
+    asyncio.run(story())
+
+    assert directory.read_checkpoint(FIRST_DIRTY) == {}
+
+
 def test_read_under_way_finds_what_has_taken_its_segment_s_place():
     log = dirty_log(topic=compacted(index_interval_bytes=0))
     reads = [log.log.read(offset, 1, log.log.end) for offset in range(6)]
