@@ -1,50 +1,132 @@
 """The cluster as the metadata log tells it, up to some offset.
 
 Rule 1: the image changes only by `apply`, and is a fold over the records: same log, same image.
-Rule 2: nothing here decides anything; see `decisions`.
+Rule 2: nothing here decides anything; see `decisions`, `registration` and `elections`.
+Rule 3: what is looked up is indexed. One record costs what it touches, however much there is.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import dataclass
+from typing import Any, NamedTuple, assert_never
 from uuid import UUID
+
+import msgspec
 
 from tidelog.controller.records import (
     FIRST_EPOCH,
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerShutdownWanted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    LeaderChanged,
     MetadataRecord,
     NodeConfigChanged,
     NodeRegistered,
+    PartitionChanged,
     PartitionsAdded,
+    PartitionState,
     ProducerIdsGranted,
+    SnapshotBegan,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    VotersChanged,
+    cluster_id_of,
 )
-from tidelog.model import Epoch, NodeId, TopicPartition
+from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
+from tidelog.raft.voters import ReplicaKey, VoterSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionImage:
-    """Who holds a partition, and who leads it in which epoch."""
+class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a partition, and who leads it in which epoch; see `PartitionState`."""
 
+    cluster_id: int
     replicas: tuple[NodeId, ...]
     in_sync: frozenset[NodeId]
     leader: NodeId
     epoch: Epoch
+    partition_epoch: int = 0
+    eligible: frozenset[NodeId] = frozenset()
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
+    lost: tuple[ReplicaKey, ...] = ()
+
+    @classmethod
+    def of(cls, state: PartitionState) -> "PartitionImage":
+        return cls(
+            cluster_id=state.cluster_id, replicas=state.replicas,
+            in_sync=frozenset(state.in_sync), leader=state.leader, epoch=state.epoch,
+            partition_epoch=state.partition_epoch, eligible=frozenset(state.eligible),
+            adding=state.adding, removing=state.removing, lost=state.lost,
+        )  # fmt: skip
+
+    @property
+    def state(self) -> PartitionState:
+        """This, as a record says it."""
+        return PartitionState(
+            self.cluster_id, self.replicas, tuple(sorted(self.in_sync)), self.leader, self.epoch,
+            self.partition_epoch, tuple(sorted(self.eligible)), self.adding, self.removing,
+            self.lost,
+        )  # fmt: skip
+
+    def changed(self, **changes: Any) -> "PartitionImage":
+        """This, one partition epoch later, and one leader epoch if the leader is another."""
+        after = msgspec.structs.replace(self, **changes, partition_epoch=self.partition_epoch + 1)
+        if after.leader != self.leader:
+            after = msgspec.structs.replace(after, epoch=self.epoch + 1)
+        return after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=True)
 class TopicImage:
+    """A topic as it is now: it changes with the image that it is part of, and only there."""
+
     name: str
     id: UUID
-    partitions: tuple[PartitionImage, ...]
+    partitions: list[PartitionImage]
     config: dict[str, str]
 
 
-class ClusterImage:
-    """Topics, nodes and producer ids.
+class Place(NamedTuple):
+    """One partition of the image, wherever it is looked up; `partition` is as it is now."""
 
-    Invariant: `topics` and `topics_by_id` hold the same topics.
+    topic: TopicImage
+    number: int
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.number)
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.topic.partitions[self.number]
+
+
+class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker as it registered last, and what became of it since."""
+
+    node: NodeId
+    incarnation: str
+    broker_epoch: int
+    directory: str
+    kafka: Endpoint
+    peer: Endpoint
+    http: Endpoint | None
+    rack: str | None
+    fenced: bool = True
+    shutting_down: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not self.fenced and not self.shutting_down
+
+
+class ClusterImage:
+    """Topics, brokers, voters and producer ids.
+
+    Invariant: `topics` and `topics_by_id` hold the same topics, and every index what a look at
+    all partitions would find.
     """
 
     def __init__(self) -> None:
@@ -52,71 +134,199 @@ class ClusterImage:
         self.topics_by_id: dict[UUID, TopicImage] = {}
         self.nodes: dict[NodeId, str] = {}
         """The incarnation of every node, by its number."""
+        self.brokers: dict[NodeId, BrokerImage] = {}
+        """The nodes that are part of a cluster: all, unless a node is alone."""
+        self.broker_epoch_last = 0
+        """The greatest that was ever given."""
         self.node_configs: dict[NodeId | None, dict[str, str]] = {}
         """What was changed while nodes ran; None is for all of them."""
         self.producer_ids_end = 0
+        self.voters = VoterSet()
+        self.quorum_epoch: Epoch = 0
+        self.quorum_leader: NodeId = NO_NODE
+
+        self.places: dict[int, Place] = {}
+        """Every partition, by its cluster id."""
+        self.held: dict[NodeId, dict[int, Place]] = {}
+        """The partitions with a replica on a node: by node, then by cluster id."""
+        self.led: dict[NodeId, dict[int, Place]] = {}
+        """The partitions that a node leads; NO_NODE has those that nobody leads."""
+        self.strayed: dict[int, Place] = {}
+        """The partitions that another leads than their first replica."""
+        self.preferred: dict[NodeId, int] = {}
+        """How many partitions have their first replica on a node."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClusterImage) and vars(self) == vars(other)
+        """Whether both know the same; indexes follow from it."""
+        return isinstance(other, ClusterImage) and self._known() == other._known()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def partitions_on(self, node: NodeId) -> Iterator[tuple[TopicImage, TopicPartition]]:
+    def __repr__(self) -> str:
+        return (
+            f"<ClusterImage {len(self.topics)} topics, {len(self.places)} partitions, "
+            f"nodes {sorted(self.nodes)}, quorum epoch {self.quorum_epoch}>"
+        )
+
+    def _known(self) -> tuple[object, ...]:
+        return (
+            self.topics, self.nodes, self.brokers, self.broker_epoch_last, self.node_configs,
+            self.producer_ids_end, self.voters, self.quorum_epoch, self.quorum_leader,
+        )  # fmt: skip
+
+    # Looking up.
+
+    def partitions_on(self, node: NodeId) -> list[tuple[TopicImage, TopicPartition]]:
         """Every partition with a replica on `node`."""
-        for topic in self.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                if node in partition.replicas:
-                    yield topic, TopicPartition(topic.name, number)
+        return [(place.topic, place.name) for place in self.held.get(node, {}).values()]
+
+    def replica(self, node: NodeId, cluster_id: int) -> Place | None:
+        """The partition `cluster_id`, if `node` holds a replica of it."""
+        return self.held.get(node, {}).get(cluster_id)
+
+    def active_nodes(self) -> list[NodeId]:
+        """Those that may lead, in order. A node that is alone is never fenced."""
+        brokers = self.brokers
+        return [n for n in sorted(self.nodes) if n not in brokers or brokers[n].is_active]
+
+    def free_cluster_ids(self, topic_id: UUID, first: int, count: int) -> list[int]:
+        """Ids for the partitions from `first` on: their hashes, or the next that nobody has."""
+        ids: dict[int, None] = {}
+        for number in range(first, first + count):
+            cluster_id = cluster_id_of(topic_id, number)
+            while cluster_id in self.places or cluster_id in ids:
+                cluster_id = (cluster_id + 1) % 2**32
+            ids[cluster_id] = None
+        return list(ids)
+
+    # The fold.
 
     def apply(self, record: MetadataRecord) -> None:
         """Take one record, in the order of the log."""
         match record:
+            case PartitionChanged():
+                self._change(self.topics_by_id[UUID(record.topic)], record.partition, record.state)
             case TopicCreated():
-                self._put(
-                    TopicImage(
-                        name=record.name, id=UUID(record.id), config=dict(record.config),
-                        partitions=tuple(map(_new_partition, record.replicas)),
-                    )
-                )  # fmt: skip
+                topic = TopicImage(
+                    name=record.name, id=UUID(record.id), config=dict(record.config), partitions=[]
+                )
+                self.topics[topic.name] = self.topics_by_id[topic.id] = topic
+                self._add_partitions(topic, record)
             case PartitionsAdded():
-                topic = self.topics[record.topic]
-                added = tuple(map(_new_partition, record.replicas))
-                self._put(replace(topic, partitions=topic.partitions + added))
+                self._add_partitions(self.topics[record.topic], record)
             case TopicDeleted():
                 topic = self.topics.pop(record.name)
                 del self.topics_by_id[topic.id]
-            case NodeRegistered():
-                self.nodes[record.node] = record.incarnation
-                self._open_epochs(record.node)
+                for partition in topic.partitions:
+                    del self.places[partition.cluster_id]
+                    self._unlink(partition)
             case TopicConfigChanged():
-                topic = self.topics[record.topic]
-                self._put(replace(topic, config=dict(record.config)))
+                self.topics[record.topic].config = dict(record.config)
             case NodeConfigChanged():
                 self.node_configs[record.node] = dict(record.config)
             case ProducerIdsGranted():
                 self.producer_ids_end = record.end
+            case NodeRegistered():
+                self.nodes[record.node] = record.incarnation
+                self._open_epochs(record.node)
+            case LeaderChanged():
+                self.quorum_epoch, self.quorum_leader = record.epoch, record.leader
+                self.voters = VoterSet(record.voters)
+            case VotersChanged():
+                self.voters = VoterSet(record.voters)
+            case SnapshotBegan():
+                self.broker_epoch_last = record.broker_epoch_last
+                self.quorum_epoch = record.quorum_epoch
+                self.quorum_leader = record.quorum_leader
+            case _:
+                self._apply_to_brokers(record)
+
+    def _apply_to_brokers(
+        self,
+        record: BrokerRegistered
+        | BrokerFenced
+        | BrokerUnfenced
+        | BrokerShutdownWanted
+        | BrokerUnregistered,
+    ) -> None:
+        node, brokers = record.node, self.brokers
+        match record:
+            case BrokerRegistered():
+                self.nodes[node] = record.incarnation
+                self.broker_epoch_last = max(self.broker_epoch_last, record.broker_epoch)
+                brokers[node] = BrokerImage(
+                    node=node, incarnation=record.incarnation, broker_epoch=record.broker_epoch,
+                    directory=record.directory, kafka=record.kafka, peer=record.peer,
+                    http=record.http, rack=record.rack,
+                )  # fmt: skip
+            case BrokerFenced():
+                brokers[node] = msgspec.structs.replace(brokers[node], fenced=True)
+            case BrokerUnfenced():
+                brokers[node] = msgspec.structs.replace(brokers[node], fenced=False)
+            case BrokerShutdownWanted():
+                brokers[node] = msgspec.structs.replace(brokers[node], shutting_down=True)
+            case BrokerUnregistered():
+                del brokers[node], self.nodes[node]
             case _:
                 assert_never(record)
 
-    def _put(self, topic: TopicImage) -> None:
-        self.topics[topic.name] = self.topics_by_id[topic.id] = topic
+    def _add_partitions(self, topic: TopicImage, record: TopicCreated | PartitionsAdded) -> None:
+        if record.partitions:
+            added = list(map(PartitionImage.of, record.partitions))
+        else:
+            ids = self.free_cluster_ids(topic.id, len(topic.partitions), len(record.replicas))
+            added = list(map(_all_in_sync, ids, record.replicas))
+        for partition in added:
+            place = Place(topic, len(topic.partitions))
+            topic.partitions.append(partition)
+            self.places[partition.cluster_id] = place
+            self._link(partition, place)
+
+    def _change(self, topic: TopicImage, number: int, state: PartitionState) -> None:
+        before, after = topic.partitions[number], PartitionImage.of(state)
+        assert before.cluster_id == after.cluster_id, "a partition keeps its cluster id"
+        place = self.places[after.cluster_id]
+        topic.partitions[number] = after
+        if before.leader != after.leader or before.replicas != after.replicas:
+            self._unlink(before)
+            self._link(after, place)
 
     def _open_epochs(self, node: NodeId) -> None:
-        for topic in list(self.topics.values()):
-            if any(partition.leader == node for partition in topic.partitions):
-                self._put(
-                    replace(
-                        topic,
-                        partitions=tuple(
-                            replace(p, epoch=p.epoch + 1) if p.leader == node else p
-                            for p in topic.partitions
-                        ),
-                    )
-                )
+        for topic, number in self.led.get(node, {}).values():
+            before = topic.partitions[number]
+            topic.partitions[number] = msgspec.structs.replace(before, epoch=before.epoch + 1)
+
+    # The indexes.
+
+    def _link(self, partition: PartitionImage, place: Place) -> None:
+        cluster_id, preferred = partition.cluster_id, partition.replicas[0]
+        for node in partition.replicas:
+            self.held.setdefault(node, {})[cluster_id] = place
+        self.led.setdefault(partition.leader, {})[cluster_id] = place
+        self.preferred[preferred] = self.preferred.get(preferred, 0) + 1
+        if partition.leader != preferred:
+            self.strayed[cluster_id] = place
+
+    def _unlink(self, partition: PartitionImage) -> None:
+        cluster_id, preferred = partition.cluster_id, partition.replicas[0]
+        for node in partition.replicas:
+            _drop(self.held, node, cluster_id)
+        _drop(self.led, partition.leader, cluster_id)
+        self.preferred[preferred] -= 1
+        if not self.preferred[preferred]:
+            del self.preferred[preferred]
+        self.strayed.pop(cluster_id, None)
 
 
-def _new_partition(replicas: list[NodeId]) -> PartitionImage:
+def _drop(index: dict[NodeId, dict[int, Place]], node: NodeId, cluster_id: int) -> None:
+    """Take one entry out; a node with none has no entry, so that equal images have equal ones."""
+    del index[node][cluster_id]
+    if not index[node]:
+        del index[node]
+
+
+def _all_in_sync(cluster_id: int, replicas: list[NodeId]) -> PartitionImage:
     return PartitionImage(
-        replicas=tuple(replicas), in_sync=frozenset(replicas), leader=replicas[0],
-        epoch=FIRST_EPOCH,
+        cluster_id=cluster_id, replicas=tuple(replicas), in_sync=frozenset(replicas),
+        leader=replicas[0], epoch=FIRST_EPOCH,
     )  # fmt: skip
