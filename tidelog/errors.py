@@ -352,6 +352,16 @@ class UnsupportedCompression(BrokerError):
     code = 76
 
 
+class StaleBrokerEpoch(BrokerError):
+    """Another life of this broker has begun, or this one is not known yet; register (again)."""
+
+    code = 77
+
+    def __init__(self, *, epoch: int, current: int) -> None:
+        super().__init__(f"the broker epoch is {current}, not {epoch}")
+        self.current = current
+
+
 class OffsetNotAvailable(BrokerError):
     """A new leader does not know its high watermark yet; retry."""
 
@@ -367,6 +377,13 @@ class MemberIdRequired(BrokerError):
     def __init__(self, *, member_id: str) -> None:
         super().__init__(f"join again as {member_id!r}")
         self.member_id = member_id
+
+
+class PreferredLeaderNotAvailable(BrokerError):
+    """The first replica is away or not in sync; it leads again once it is."""
+
+    code = 80
+    retriable = True
 
 
 class GroupMaxSizeReached(BrokerError):
@@ -385,6 +402,13 @@ class FencedInstanceId(BrokerError):
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(f"another member has joined as the instance {instance_id!r}")
+
+
+class EligibleLeadersNotAvailable(BrokerError):
+    """No replica that may lead is there; start one of those that the message names."""
+
+    code = 83
+    retriable = True
 
 
 class ElectionNotNeeded(BrokerError):
@@ -423,6 +447,12 @@ class UnstableOffsetCommit(BrokerError):
     retriable = True
 
 
+class InvalidUpdateVersion(BrokerError):
+    """The partition has changed since this was proposed; look at the metadata and propose again."""
+
+    code = 95
+
+
 class UnknownTopicId(BrokerError):
     """No topic has this id; it was deleted, or metadata has not arrived yet."""
 
@@ -433,8 +463,35 @@ class UnknownTopicId(BrokerError):
         super().__init__(f"no topic has the id {topic_id}")
 
 
+class DuplicateBrokerRegistration(BrokerError):
+    """Two nodes with one id; the message says where the other is, and what to do."""
+
+    code = 101
+
+
+class BrokerIdNotRegistered(BrokerError):
+    """The cluster does not know this broker; it must register first."""
+
+    code = 102
+
+    def __init__(self, node: int) -> None:
+        super().__init__(f"broker {node} is not registered")
+
+
+class InconsistentClusterId(BrokerError):
+    """The node belongs to another cluster; the message says to which."""
+
+    code = 104
+
+
 class FetchSessionTopicIdError(BrokerError):
     """The session was opened with topic names and is used with ids, or the other way round."""
 
     code = 106
     retriable = True
+
+
+class IneligibleReplica(BrokerError):
+    """A replica cannot join the in-sync set now: it is fenced, leaving, or in another life."""
+
+    code = 107

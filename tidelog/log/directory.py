@@ -18,7 +18,7 @@ import base64
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -118,11 +118,7 @@ class DataDirectory:
                 cluster_id=encode_id(self._host.new_id()), node_id=node_id,
                 directory_id=self._host.new_id(),
             )  # fmt: skip
-            text = (
-                f"version=1\ncluster.id={identity.cluster_id}\nnode.id={node_id}\n"
-                f"directory.id={encode_id(identity.directory_id)}\n"
-            )
-            replace_file(self._disk, path, text.encode())
+            self._write_identity(identity)
             return identity
         try:
             lines = content.decode().splitlines()
@@ -141,6 +137,20 @@ class DataDirectory:
                 f"start with --node-id {identity.node_id}, or choose another --data"
             )
         return identity
+
+    def _write_identity(self, identity: Identity) -> None:
+        text = (
+            f"version=1\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\n"
+            f"directory.id={encode_id(identity.directory_id)}\n"
+        )
+        replace_file(self._disk, self.root / META, text.encode())
+
+    def adopt_cluster(self, identity: Identity, cluster_id: str) -> Identity:
+        """Belong to another cluster from now on: a directory that is new joins one."""
+        adopted = replace(identity, cluster_id=cluster_id)
+        if adopted != identity:
+            self._write_identity(adopted)
+        return adopted
 
     def _remove_leftovers(self) -> None:
         for name in self._disk.list(self.root):

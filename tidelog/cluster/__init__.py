@@ -1,0 +1,1 @@
+"""One node in its cluster: the drivers of the quorum, of the controller and of membership."""

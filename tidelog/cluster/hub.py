@@ -1,0 +1,146 @@
+"""All the peers of one node: what comes from them goes to whoever handles it.
+
+Rule 1: asking oneself is a call, not a connection; the rest of the node need not know who leads.
+Rule 2: a handler is chosen by the kind of a message, and there is one for each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, Union
+
+import msgspec
+
+from tidelog.host import Host
+from tidelog.model import Endpoint, NodeId
+from tidelog.peers.link import Link
+from tidelog.peers.listener import Answer, PeerListener
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import Hello, Welcome
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+Handler: TypeAlias = Callable[[NodeId, Any, Answer | None], None]
+
+
+class Hub:
+    """This node among its peers."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        me: Callable[[], Welcome],
+        where: Callable[[NodeId], Endpoint | None],
+        handlers: dict[type[msgspec.Struct], Handler],
+    ) -> None:
+        """`where` is asked again for every connection: peers move."""
+        self._host = host
+        self._me = me
+        self._where = where
+        self._handlers = handlers
+        self._links: dict[NodeId, Link] = {}
+        self._down_calls: list[Callable[[NodeId], None]] = []
+        self._gone_calls: list[Callable[[NodeId], None]] = []
+        self._hello_checks: list[Callable[[Hello], str | None]] = []
+        self._listener = PeerListener(
+            host, me=me, receive=self._receive, on_gone=self._on_gone, on_hello=self._on_hello,
+            messages=msgspec.msgpack.Decoder(Union[tuple(handlers)]),  # noqa: UP007
+        )  # fmt: skip
+
+    async def listen(self, at: Endpoint) -> Endpoint:
+        return await self._listener.start(at)
+
+    def on_down(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when a peer's process is known to be gone."""
+        self._down_calls.append(call)
+
+    def on_gone(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when a peer's connection to us is lost, for whatever reason."""
+        self._gone_calls.append(call)
+
+    def on_hello(self, check: Callable[[Hello], str | None]) -> None:
+        """Let `check` refuse a peer, by the reason that it returns."""
+        self._hello_checks.append(check)
+
+    # Asking.
+
+    async def ask(
+        self, node: NodeId, message: msgspec.Struct, answer: type[T], *, seconds_max: float
+    ) -> T:
+        """The answer of `node`; PeerUnreachable if there is none, PeerRefused if never."""
+        if node == self._me().node:
+            mine: T = await self._ask_myself(message, seconds_max)
+            return mine
+        return await self._link(node).ask(message, answer, seconds_max=seconds_max)
+
+    async def _ask_myself(self, message: msgspec.Struct, seconds_max: float) -> Any:
+        place = _Own()
+        self._receive(self._me().node, message, place)
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await place.answer
+        except TimeoutError:
+            raise PeerUnreachable("this node did not answer itself in time") from None
+
+    def _link(self, node: NodeId) -> Link:
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = Link(
+                self._host, node,
+                hello=lambda: self._hello(node),
+                where=lambda: self._where(node), on_welcome=lambda welcome: None,
+                on_down=self._on_down,
+            )  # fmt: skip
+        return link
+
+    def _hello(self, node: NodeId) -> Hello:
+        me = self._me()
+        return Hello(cluster=me.cluster, node=me.node, directory=me.directory, wanted=node)
+
+    # Hearing.
+
+    def _receive(self, node: NodeId, message: Any, place: Answer | None) -> None:
+        try:
+            self._handlers[type(message)](node, message, place)
+        except Exception:
+            _log.exception("a %s of node %d failed", type(message).__name__, node)
+            if place is not None:
+                place.fail("the request failed; see the node's log")
+
+    def _on_down(self, node: NodeId) -> None:
+        for call in self._down_calls:
+            call(node)
+
+    def _on_gone(self, node: NodeId) -> None:
+        for call in self._gone_calls:
+            call(node)
+
+    def _on_hello(self, hello: Hello) -> str | None:
+        for check in self._hello_checks:
+            if problem := check(hello):
+                return problem
+        return None
+
+    def close(self) -> None:
+        self._listener.close()
+        for link in self._links.values():
+            link.close()
+
+
+class _Own:
+    """Where the answer to oneself goes."""
+
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def send(self, message: msgspec.Struct) -> None:
+        if not self.answer.done():
+            self.answer.set_result(message)
+
+    def fail(self, reason: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(PeerUnreachable(reason))

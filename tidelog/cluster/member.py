@@ -1,0 +1,208 @@
+"""A node's membership of its cluster, put together: quorum, metadata and peers.
+
+Rule 1: the order of a start: find the snapshot and the log, listen to peers, find the quorum, take
+        part in it. Nothing is served before the metadata is.
+Rule 2: a node alone is a quorum of one, and the same code.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from tidelog.cluster.formation import Formation, Formed, read_formed, write_formed
+from tidelog.cluster.hub import Handler, Hub
+from tidelog.cluster.messages import Proposal, WhoAreYou
+from tidelog.cluster.metadata import Metadata
+from tidelog.cluster.quorum import Quorum
+from tidelog.cluster.quorum_log import QuorumLog
+from tidelog.cluster.snapshots import Snapshots
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
+from tidelog.controller.snapshot import decode_snapshot, encode_snapshot
+from tidelog.host import Host
+from tidelog.log.directory import DataDirectory, Identity, encode_id
+from tidelog.log.rounds import Rounds
+from tidelog.log.tail import TailBudget
+from tidelog.model import Endpoint, Epoch, NodeId
+from tidelog.peers.wire import Welcome
+from tidelog.raft.messages import SnapshotId
+from tidelog.raft.state import Timing
+from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
+
+_log = logging.getLogger(__name__)
+
+SNAPSHOT_RECORDS: Final = 20_000
+"""So many records after the last snapshot the next one is made."""
+
+
+class Member:
+    """This node as one of a cluster."""
+
+    def __init__(
+        self,
+        host: Host,
+        directory: DataDirectory,
+        identity: Identity,
+        rounds: Rounds,
+        budget: TailBudget,
+        *,
+        peer: Endpoint,
+        quorum: Mapping[NodeId, Endpoint],
+        timing: Timing,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`peer` is where others reach this node; `quorum` names who forms a new cluster."""
+        self._host = host
+        self._directory = directory
+        self.identity = identity
+        self._contacts = quorum
+        key = ReplicaKey(identity.node_id, encode_id(identity.directory_id))
+        self.me = Voter(key, peer.host, peer.port)
+        self.metadata = Metadata(host)
+        self.log = QuorumLog(
+            host, rounds, directory, budget, on_synced=lambda end: self.quorum.on_synced(end),
+            on_disk_full=lambda full: self.quorum.on_disk_full(full),
+        )  # fmt: skip
+        self._snapshots = Snapshots(host.disk, self.log.path)
+        self.quorum = Quorum(
+            host, self.log, self._snapshots, me=self.me, timing=timing,
+            on_commit=self.metadata.apply, on_snapshot=self._begin_from, on_lead=self._on_lead,
+            on_follow=self._on_follow, on_fatal=on_fatal,
+        )  # fmt: skip
+        self._formation = Formation(
+            host, directory.root, me=self.me, cluster=identity.cluster_id, quorum=quorum
+        )
+        self._is_formed = False
+        self._records_since_snapshot = 0
+        self._taking_snapshot = False
+        self._lead_calls: list[Callable[[Epoch], None]] = []
+        self._follow_calls: list[Callable[[Epoch, NodeId | None], None]] = []
+        self._handlers: dict[type[msgspec.Struct], Handler] = {
+            **self.quorum.handlers(),
+            WhoAreYou: self._formation.on_who_are_you,
+            Proposal: self.metadata.on_proposal,
+        }
+        self.hub: Hub
+
+    def handle(self, kind: type[msgspec.Struct], handler: Handler) -> None:
+        """Let `handler` have the messages of this kind; before `open`."""
+        self._handlers[kind] = handler
+
+    def on_lead(self, call: Callable[[Epoch], None]) -> None:
+        """Call `call` whenever this node becomes the active controller."""
+        self._lead_calls.append(call)
+
+    def on_follow(self, call: Callable[[Epoch, NodeId | None], None]) -> None:
+        """Call `call` whenever this node learns of another leader, or of none."""
+        self._follow_calls.append(call)
+
+    # Starting.
+
+    async def open(self) -> None:
+        """Find what is on disk."""
+        found = await self._host.offload.run(self._snapshots.newest)
+        self._snapshot: SnapshotId | None = None
+        if found is not None:
+            self._snapshot, records = found
+            self._begin_from(self._snapshot, records)
+        await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
+        self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
+        self.metadata.join(self.quorum, self.hub)
+        self.metadata.on_applied(self._count)
+
+    async def join(self) -> None:
+        """Find or form the quorum, and take part in it; returns before anybody leads."""
+        formed = await self._find_quorum()
+        self.identity = await self._host.offload.run(
+            partial(self._directory.adopt_cluster, self.identity, formed.cluster)
+        )
+        self._is_formed = True
+        voters = self.metadata.image.voters
+        await self.quorum.open(voters if len(voters) else VoterSet(formed.voters), self._snapshot)
+        self._formation.newest_voters = self.quorum.raft.voters
+        if self.me.key not in self.quorum.raft.voters and self.quorum.raft.voters.get(
+            self.me.key.id
+        ):  # fmt: skip
+            _log.error(
+                "the quorum knows node %d with another disk: this one follows, and does not vote. "
+                "If the old disk is gone for good: tidelog quorum remove %d, tidelog quorum add %d",
+                self.me.key.id, self.me.key.id, self.me.key.id,
+            )  # fmt: skip
+        self.quorum.start(self.hub)
+
+    async def _find_quorum(self) -> Formed:
+        alone = list(self._contacts) == [self.me.key.id]
+        if alone or self.log.end > 0 or self._snapshot is not None:
+            return await self._host.offload.run(self._form_alone)
+        return await self._formation.join(self.hub)
+
+    def _form_alone(self) -> Formed:
+        """A node that is alone, or that was before there were clusters, is a quorum of one."""
+        formed = read_formed(self._host, self._directory.root)
+        if formed is None:
+            formed = Formed(cluster=self.identity.cluster_id, voters=(self.me,))
+            write_formed(self._host, self._directory.root, formed)
+        self._formation.formed = formed
+        return formed
+
+    def _introduce(self) -> Welcome:
+        return Welcome(
+            cluster=self.identity.cluster_id if self._is_formed else None,
+            node=self.me.key.id, directory=self.me.key.directory,
+        )  # fmt: skip
+
+    def where(self, node: NodeId) -> Endpoint | None:
+        """Where a peer is reached: as it registered, as the voters' set says, or as configured."""
+        broker = self.metadata.image.brokers.get(node)
+        if broker is not None:
+            return broker.peer
+        if self._is_formed:
+            raft = self.quorum.raft
+            voter = raft.voters.get(node)
+            if raft.leader == node and raft.leader_endpoint is not None:
+                voter = raft.leader_endpoint
+            if voter is not None:
+                return Endpoint(host=voter.host, port=voter.port)
+        return self._contacts.get(node)
+
+    # The quorum reports back.
+
+    def _begin_from(self, snapshot: SnapshotId, records: bytes) -> VoterSet:
+        image: ClusterImage = decode_snapshot(records)
+        self.metadata.begin_from(image, snapshot.end)
+        self._records_since_snapshot = 0
+        return image.voters
+
+    def _on_lead(self, epoch: Epoch) -> None:
+        for call in self._lead_calls:
+            call(epoch)
+
+    def _on_follow(self, epoch: Epoch, leader: NodeId | None) -> None:
+        for call in self._follow_calls:
+            call(epoch, leader)
+
+    def _count(self, records: Sequence[MetadataRecord]) -> None:
+        self._records_since_snapshot += len(records)
+        if any(isinstance(record, LeaderChanged | VotersChanged) for record in records):
+            self._formation.newest_voters = self.metadata.image.voters
+        if self._records_since_snapshot >= SNAPSHOT_RECORDS and not self._taking_snapshot:
+            self._taking_snapshot = True
+            self._records_since_snapshot = 0
+            self.quorum.spawn(self._take_snapshot())
+
+    async def _take_snapshot(self) -> None:
+        """Snapshot the image as it is now; it is a value only until the next record."""
+        applied = self.metadata.applied
+        snapshot = SnapshotId(applied, self.log.log.epochs.epoch_at(applied - 1))
+        try:
+            await self.quorum.keep_snapshot(snapshot, encode_snapshot(self.metadata.image))
+        finally:
+            self._taking_snapshot = False
+
+    async def stop(self) -> None:
+        """Leave, handing over what this node leads."""
+        await self.quorum.stop()
+        self.hub.close()

@@ -1,0 +1,98 @@
+"""What nodes of a cluster say to each other beside the quorum's own messages."""
+
+from enum import IntEnum
+
+from tidelog.controller.records import MetadataRecord
+from tidelog.model import NodeId, Offset
+from tidelog.peers.wire import Message
+from tidelog.raft.voters import Voter
+
+# Forming a quorum.
+
+
+class WhoAreYou(Message, frozen=True, kw_only=True, tag=True):
+    """Asked before there is a quorum, and by nodes that look for one."""
+
+    quorum: tuple[NodeId, ...]
+    """The nodes that the asker was told to form a quorum with."""
+
+
+class IAm(Message, frozen=True, kw_only=True, tag=True):
+    me: Voter
+    cluster: str
+    is_formed: bool
+    voters: tuple[Voter, ...] = ()
+    """Of the quorum, if it is formed."""
+    quorum: tuple[NodeId, ...] = ()
+
+
+# Changing the metadata.
+
+
+class Proposal(Message, frozen=True, kw_only=True, tag=True):
+    """Commit these records, if nothing was committed since `based_on`. None: has anything been?"""
+
+    based_on: Offset
+    records: list[MetadataRecord]
+
+
+class ProposalFate(IntEnum):
+    TAKEN = 0
+    """Committed; the answer's offset is where the log ends now."""
+    STALE = 1
+    """Something has changed; decide again once you have reached the answer's offset."""
+    ELSEWHERE = 2
+    """This node is not the active controller."""
+
+
+class ProposalAnswer(Message, frozen=True, kw_only=True, tag=True):
+    fate: ProposalFate
+    offset: Offset
+
+
+# Membership.
+
+
+class Register(Message, frozen=True, kw_only=True, tag=True):
+    """A process of a broker has started, and wants to be one of the cluster."""
+
+    node: NodeId
+    incarnation: str
+    directory: str
+    cluster: str
+    kafka_host: str
+    kafka_port: int
+    peer_host: str
+    peer_port: int
+    http_host: str | None = None
+    http_port: int = 0
+    rack: str | None = None
+
+
+class RegisterAnswer(Message, frozen=True, kw_only=True, tag=True):
+    """`problem` says why not; without an offset the answering node is not the controller."""
+
+    offset: Offset | None = None
+    broker_epoch: int = -1
+    problem: str | None = None
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
+    """I am alive. Sent to every voter, so that whoever leads next knows."""
+
+    node: NodeId
+    broker_epoch: int
+    applied: Offset
+    """How far this node's image is."""
+    wants_to_stop: bool = False
+    replicas: tuple[tuple[int, int, Offset, Offset], ...] = ()
+    """Of each replica that has changed: the partition's cluster id, last epoch, end, watermark."""
+
+
+class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_controller: bool
+    """Only the active controller's answer renews a lease."""
+    is_known: bool = True
+    """False: this incarnation is over, or was never registered; register again."""
+    is_fenced: bool = True
+    may_stop: bool = False

@@ -1,0 +1,185 @@
+"""The cluster's metadata on this node: the image, and how anybody here changes it.
+
+Rule 1: a record is applied once it is committed, never before; a restart sees the same.
+Rule 2: whoever wants a change decides it on the image that it has, and says on which. The active
+        controller takes the decision only if nothing has changed since: then it is as good as its
+        own. Otherwise the other catches up and decides again.
+Rule 3: a refusal counts only if the image it was decided on was the newest.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from tidelog.cluster.hub import Hub
+from tidelog.cluster.messages import Proposal, ProposalAnswer, ProposalFate
+from tidelog.cluster.quorum import Quorum
+from tidelog.cluster.quorum_log import Entry
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import MetadataRecord
+from tidelog.errors import BrokerError, NotController, RequestTimedOut
+from tidelog.host import Host
+from tidelog.model import NodeId, Offset
+from tidelog.peers.listener import Answer
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+
+_log = logging.getLogger(__name__)
+
+CHANGE_SECONDS_MAX: Final = 30.0
+_RETRY_SECONDS: Final = 0.02
+_ASK_SECONDS_MAX: Final = 5.0
+
+Change = TypeVar("Change", bound="MetadataRecord | Sequence[MetadataRecord]")
+
+
+class Metadata:
+    """The image as far as this node knows it, and the way to change it.
+
+    Invariant: `image` is the fold of everything committed below `applied`.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.image = ClusterImage()
+        self.applied: Offset = 0
+        self._host = host
+        self._one_at_a_time = asyncio.Lock()
+        self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
+        self._listeners: list[Callable[[Sequence[MetadataRecord]], None]] = []
+        self._quorum: Quorum
+        self._hub: Hub
+
+    def join(self, quorum: Quorum, hub: Hub) -> None:
+        self._quorum = quorum
+        self._hub = hub
+
+    def on_applied(self, listener: Callable[[Sequence[MetadataRecord]], None]) -> None:
+        """Call `listener` with every batch of records, after the image has them."""
+        self._listeners.append(listener)
+
+    # Following.
+
+    def apply(self, entry: Entry) -> None:
+        """Take what was committed; what the image has already is passed over."""
+        if entry.end <= self.applied:
+            return
+        assert entry.start == self.applied, f"{entry.start} follows {self.applied}"
+        for record in entry.records:
+            self.image.apply(record)
+        self.applied = entry.end
+        self._tell(entry.records)
+
+    def begin_from(self, image: ClusterImage, applied: Offset) -> None:
+        """Go on from a snapshot."""
+        self.image = image
+        self.applied = applied
+        self._tell(())
+
+    def _tell(self, records: Sequence[MetadataRecord]) -> None:
+        for listener in self._listeners:
+            listener(records)
+        if self._waits:
+            reached = [future for offset, future in self._waits if offset <= self.applied]
+            self._waits = [wait for wait in self._waits if wait[0] > self.applied]
+            for future in reached:
+                if not future.done():
+                    future.set_result(None)
+
+    async def reached(self, offset: Offset) -> None:
+        """Wait until everything below `offset` is in the image."""
+        if self.applied < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waits.append((offset, future))
+            await future
+
+    # Changing.
+
+    async def change(self, decide: Callable[[ClusterImage], Change]) -> Change:
+        """Decide on the newest image, commit the decision, and return it once it is applied here.
+
+        `decide` may be called several times. Where a reply was lost, its last call may see its
+        own change already made.
+        """
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS_MAX):
+                async with self._one_at_a_time:
+                    while True:
+                        decided = await self._try(decide)
+                        if decided is not None:
+                            return decided
+        except TimeoutError:
+            raise RequestTimedOut(
+                "the quorum did not decide in time; are most of its nodes running?"
+            ) from None
+
+    async def _try(self, decide: Callable[[ClusterImage], Change]) -> Change | None:
+        if self._quorum.leads:
+            decided = decide(self.image)
+            try:
+                await self._quorum.propose(_records(decided))
+            except NotController:
+                return None
+            return decided
+        leader = self._quorum.raft.leader
+        if leader is None or leader == self._quorum.me.key.id:
+            await asyncio.sleep(_RETRY_SECONDS)
+            return None
+        return await self._try_there(leader, decide)
+
+    async def _try_there(
+        self, leader: NodeId, decide: Callable[[ClusterImage], Change]
+    ) -> Change | None:
+        decided: Change | None = None
+        refusal: BrokerError | None = None
+        based_on = self.applied
+        try:
+            decided = decide(self.image)
+        except BrokerError as error:
+            refusal = error
+        records = _records(decided) if decided is not None else []
+        try:
+            answer = await self._hub.ask(
+                leader, Proposal(based_on=based_on, records=records), ProposalAnswer,
+                seconds_max=_ASK_SECONDS_MAX,
+            )  # fmt: skip
+        except (PeerUnreachable, PeerRefused) as error:
+            _log.info("node %d did not take a change: %s", leader, error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return None
+        if answer.fate == ProposalFate.TAKEN:
+            if refusal is not None:
+                raise refusal
+            await self.reached(answer.offset)
+            return decided
+        if answer.fate == ProposalFate.STALE:
+            await self.reached(answer.offset)
+        else:
+            await asyncio.sleep(_RETRY_SECONDS)
+        return None
+
+    # As the active controller.
+
+    def on_proposal(self, source: NodeId, proposal: Proposal, place: Answer | None) -> None:
+        assert place is not None
+        self._quorum.spawn(self._take(proposal, place))
+
+    async def _take(self, proposal: Proposal, place: Answer) -> None:
+        if not self._quorum.leads:
+            place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
+            return
+        async with self._one_at_a_time:
+            if proposal.based_on != self.applied:
+                place.send(ProposalAnswer(fate=ProposalFate.STALE, offset=self.applied))
+                return
+            try:
+                if proposal.records:
+                    await self._quorum.propose(proposal.records)
+            except NotController:
+                place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
+                return
+            place.send(ProposalAnswer(fate=ProposalFate.TAKEN, offset=self.applied))
+
+
+def _records(decided: "MetadataRecord | Sequence[MetadataRecord]") -> list[MetadataRecord]:
+    return list(decided) if isinstance(decided, Sequence) else [decided]

@@ -1,0 +1,493 @@
+"""Drives one member of the quorum: its machine, its log, its vote, its clock and its peers.
+
+Rule 1: one event at a time, in the order they came; the effects of one are begun, and those that
+        must be durable are finished, before the next is looked at.
+Rule 2: nothing here decides; the machine does (`raft.machine`).
+Rule 3: what is committed is handed on in order, once, and never taken back.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.cluster.hub import Handler, Hub
+from tidelog.cluster.quorum_log import Entry, QuorumLog, entries_in
+from tidelog.cluster.snapshots import Snapshots, checked
+from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
+from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
+from tidelog.host import Host, Path, read_file, replace_file
+from tidelog.log.steps import DiskFull
+from tidelog.model import Epoch, NodeId, Offset
+from tidelog.peers.listener import Answer
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+from tidelog.raft.machine import Raft
+from tidelog.raft.messages import (
+    Answered,
+    Append,
+    Appended,
+    Asked,
+    BeginEpoch,
+    Commit,
+    Effect,
+    ElectionState,
+    EndEpoch,
+    EpochAnswer,
+    Event,
+    Fetch,
+    FetchAnswer,
+    FetchSnapshot,
+    Follow,
+    GetSnapshot,
+    Lead,
+    Persist,
+    Reply,
+    Request,
+    Resign,
+    Send,
+    SnapshotFailed,
+    SnapshotId,
+    SnapshotInstalled,
+    SnapshotPiece,
+    SnapshotTaken,
+    Synced,
+    Ticked,
+    Truncate,
+    Unanswered,
+    Vote,
+    VoteAnswer,
+    VotersFound,
+)
+from tidelog.raft.state import Timing
+from tidelog.raft.voters import Voter, VoterSet
+
+_log = logging.getLogger(__name__)
+
+STATE_FILE: Final = "quorum-state"
+
+_FETCH_BYTES: Final = 1024 * 1024
+_SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
+_ANSWERS: Final[dict[type, type]] = {
+    Vote: VoteAnswer, BeginEpoch: EpochAnswer, EndEpoch: EpochAnswer, Fetch: FetchAnswer,
+}  # fmt: skip
+_ASK_SECONDS_MAX: Final = 1.0
+_FULL_DISK_SECONDS: Final = 1.0
+
+
+class Quorum:
+    """This node's part in deciding what the metadata log holds.
+
+    Owned by the event loop; `run` is its one task.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        log: QuorumLog,
+        snapshots: Snapshots,
+        *,
+        me: Voter,
+        timing: Timing,
+        on_commit: Callable[[Entry], None],
+        on_snapshot: Callable[[SnapshotId, bytes], VoterSet],
+        on_lead: Callable[[Epoch], None],
+        on_follow: Callable[[Epoch, NodeId | None], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`on_snapshot` replaces all that was handed on so far, and says who votes by it."""
+        self._host = host
+        self.log = log
+        self._snapshots = snapshots
+        self.me = me
+        self._timing = timing
+        self._on_commit = on_commit
+        self._on_snapshot = on_snapshot
+        self._on_lead = on_lead
+        self._on_follow = on_follow
+        self._on_fatal = on_fatal
+        self._hub: Hub
+        self._events: deque[Event | Callable[[], Awaitable[None]]] = deque()
+        self._wake: asyncio.Event = asyncio.Event()
+        self._places: dict[int, Answer] = {}
+        self._next_token = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._leads_since: Offset | None = None
+        self._partings: list[asyncio.Task[None]] = []
+        self._full = False
+        self._wanted: GetSnapshot | None = None
+        """The snapshot that the machine waits for; None again once the log went another way."""
+        self.raft: Raft
+
+    def handlers(self) -> dict[type[msgspec.Struct], Handler]:
+        """What peers may ask of a quorum's member."""
+        return {
+            Vote: self._asked, BeginEpoch: self._asked, EndEpoch: self._asked,
+            Fetch: self._asked, FetchSnapshot: self._asked_for_snapshot,
+        }  # fmt: skip
+
+    # Starting.
+
+    async def open(self, voters: VoterSet, snapshot: SnapshotId | None) -> None:
+        """Begin with the log and snapshot found on disk; `voters` if neither names any."""
+        state = await self._host.offload.run(self._read_state)
+        self._build(state, voters, snapshot)
+
+    def _build(self, state: ElectionState, voters: VoterSet, snapshot: SnapshotId | None) -> None:
+        log = self.log.log
+        self._bootstrap = voters
+        self._snapshot = snapshot
+        history = [
+            (entry.start, named)
+            for entry in self.log.waiting
+            if (named := _voters_named(entry)) is not None
+        ]
+        self.raft = Raft(
+            me=self.me, state=state, voters=voters, voters_history=history, epochs=log.epochs,
+            log_start=log.start, end=log.end, synced_end=log.synced_end,
+            high_watermark=snapshot.end if snapshot is not None else 0, snapshot=snapshot,
+            timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
+        )  # fmt: skip
+
+    def start(self, hub: Hub) -> None:
+        """Take part from now on."""
+        self._hub = hub
+        self.spawn(self._run())
+
+    def _read_state(self) -> ElectionState:
+        try:
+            content = read_file(self._host.disk, self._state_path)
+        except FileNotFoundError:
+            return ElectionState()
+        try:
+            return msgspec.json.decode(content, type=ElectionState)
+        except msgspec.MsgspecError as error:
+            raise StorageError(
+                f"{self._state_path} is damaged ({error}): what this node promised is not known. "
+                "Start it with an empty directory and a new place in the quorum"
+            ) from None
+
+    @property
+    def _state_path(self) -> Path:
+        return self.log.path / STATE_FILE
+
+    # The loop.
+
+    def post(self, event: Event | Callable[[], Awaitable[None]]) -> None:
+        """Let the machine see an event, or do something between two of them."""
+        self._events.append(event)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            self.post(Ticked())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._events:
+                    event = self._events.popleft()
+                    if callable(event):
+                        await event()
+                        continue
+                    effects = self.raft.step(event, self._host.clock.monotonic())
+                    for effect in effects:
+                        await self._perform(effect)
+                self._set_timer()
+        except Exception as error:
+            _log.exception("the quorum's driver failed")
+            self._on_fatal(error)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = max(self.raft.deadline - self._host.clock.monotonic(), 0.0)
+        if wait < 3600:
+            self._timer = asyncio.get_running_loop().call_later(wait, self.post, Ticked())
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Persist():
+                content = msgspec.json.encode(effect.state)
+                await self._host.offload.run(
+                    partial(replace_file, self._host.disk, self._state_path, content)
+                )
+            case Truncate():
+                self._wanted = None
+                _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
+                await self.log.truncate(effect.end)
+                # What a sync before the cut has reached is not what it says any more.
+                self._events = deque(e for e in self._events if not isinstance(e, Synced))
+            case Send():
+                task = self.spawn(self._send(effect.to, effect.request))
+                if isinstance(effect.request, EndEpoch):
+                    self._partings.append(task)
+            case Reply():
+                self._reply(effect)
+            case Append():
+                self._wanted = None
+                self._append_fetched(effect.data)
+            case GetSnapshot():
+                self._wanted = effect
+                self.spawn(self._get_snapshot(effect))
+            case Lead():
+                self._lead(effect)
+            case Follow():
+                self._follow(effect)
+            case Commit():
+                self._commit(effect.high_watermark)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run `work` beside everything else, no longer than the quorum."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda task: self._tasks.pop(task, None))
+        return task
+
+    # Talking.
+
+    def _asked(self, source: NodeId, request: Request, place: Answer | None) -> None:
+        if place is None:
+            return
+        token = self._next_token
+        self._next_token += 1
+        self._places[token] = place
+        self.post(Asked(source, request, token))
+
+    async def _send(self, to: NodeId, request: Request) -> None:
+        seconds_max = _ASK_SECONDS_MAX
+        if isinstance(request, Fetch):
+            seconds_max += self._timing.fetch_wait
+        try:
+            answer: Any = await self._hub.ask(
+                to, request, _ANSWERS[type(request)], seconds_max=seconds_max
+            )
+            if isinstance(answer, FetchAnswer) and answer.data:
+                entries_in(answer.data)
+        except PeerUnreachable as error:
+            self.post(Unanswered(to, request, error.is_down))
+        except PeerRefused:
+            self.post(Unanswered(to, request))
+        except (CorruptMessage, BrokerError, ValueError) as error:
+            _log.error("node %d sent metadata that does not check out: %s", to, error)
+            self.post(Unanswered(to, request))
+        else:
+            self.post(Answered(to, request, answer))
+
+    def _reply(self, effect: Reply) -> None:
+        place = self._places.pop(effect.token, None)
+        if place is None or place.is_gone:
+            return
+        answer = effect.answer
+        if isinstance(answer, FetchAnswer) and answer.accepted and not (
+            answer.diverging or answer.snapshot
+        ):  # fmt: skip
+            self.spawn(self._send_data(place, answer))
+        else:
+            place.send(answer)
+
+    async def _send_data(self, place: Answer, answer: FetchAnswer) -> None:
+        if answer.offset < self.log.end:
+            try:
+                data = await self.log.read(answer.offset, _FETCH_BYTES)
+            except (BrokerError, OSError) as error:  # trimmed or cut meanwhile
+                place.fail(f"offset {answer.offset} cannot be read: {error}")
+                return
+            answer = msgspec.structs.replace(answer, data=data)
+        place.send(answer)
+
+    # The log.
+
+    def _append_fetched(self, data: bytes) -> None:
+        events: list[Event] = []
+        entries = self.log.append_fetched(data) if self.log.log.refusal is None else []
+        for entry in entries:
+            events.append(Appended(entry.end, entry.epoch, entry.start))
+            if (voters := _voters_named(entry)) is not None:
+                events.append(VotersFound(entry.start, voters))
+        if not entries:
+            end = self.log.end
+            events.append(Appended(end, self.log.log.epochs.latest, end))
+        self._events.extendleft(reversed(events))  # before anything else happens
+        self._wake.set()
+
+    def _append(self, records: list[MetadataRecord], epoch: Epoch) -> Entry:
+        entry = self.log.append(records, epoch)
+        self.post(Appended(entry.end, entry.epoch, entry.start))
+        if (voters := _voters_named(entry)) is not None:
+            self.post(VotersFound(entry.start, voters))
+        return entry
+
+    def on_synced(self, end: Offset) -> None:
+        self.post(Synced(end))
+
+    def on_disk_full(self, full: DiskFull) -> None:
+        """The log could not grow: give way, and begin again with what the disk holds."""
+        _log.error("the metadata log takes no records: the disk is full (%s)", full.error.strerror)
+        if not self._full:
+            self._full = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(_FULL_DISK_SECONDS, self.post, self._begin_again)
+
+    async def _begin_again(self) -> None:
+        state = await self._host.offload.run(self._read_state)
+        await self.log.reopen()
+        self._events.clear()
+        self._follow(Follow(state.epoch, None))
+        self._build(state, self._bootstrap, self._snapshot)
+        self._full = False
+        self.post(Ticked())
+
+    # Leading.
+
+    def _lead(self, effect: Lead) -> None:
+        voters = list(effect.voters)
+        entry = self._append(
+            [LeaderChanged(epoch=effect.epoch, leader=self.me.key.id, voters=voters)], effect.epoch
+        )
+        self._leads_since = entry.end
+        _log.info("node %d leads the quorum in epoch %d", self.me.key.id, effect.epoch)
+
+    def _follow(self, effect: Follow) -> None:
+        was_leading, self._leads_since = self._leads_since is not None, None
+        while self._commits:
+            _, future = self._commits.popleft()
+            if not future.done():
+                future.set_exception(NotController("leadership of the quorum was lost"))
+        if was_leading:
+            _log.warning("node %d leads the quorum no longer", self.me.key.id)
+        self._on_follow(effect.epoch, effect.leader)
+
+    def _commit(self, high_watermark: Offset) -> None:
+        self.log.high_watermark = high_watermark
+        for entry in self.log.take_committed(high_watermark):
+            self._on_commit(entry)
+        if self._leads_since is not None and high_watermark >= self._leads_since:
+            self._leads_since = -1
+            self._on_lead(self.raft.epoch)
+        while self._commits and self._commits[0][0] <= high_watermark:
+            _, future = self._commits.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    async def propose(self, records: list[MetadataRecord]) -> Offset:
+        """Append `records` as one batch and wait until they are committed and handed on.
+
+        NotController if this node does not lead, or ceases to: then their fate is not known.
+        """
+        if self._leads_since != -1 or self.log.log.refusal is not None:
+            raise NotController("this node does not lead the quorum")
+        entry = self._append(records, self.raft.epoch)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commits.append((entry.end, future))
+        await future
+        return entry.end
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads, and everything decided before is committed and handed on."""
+        return self._leads_since == -1
+
+    # Snapshots.
+
+    async def keep_snapshot(self, snapshot: SnapshotId, records: bytes) -> None:
+        """Keep a snapshot of what was handed on, and trim what the one before it holds."""
+        before = self._snapshot
+        await self._host.offload.run(partial(self._snapshots.write, snapshot, records))
+        self._snapshot = snapshot
+        if before is not None:
+            await self.log.trim(before.end)
+            await self._host.offload.run(partial(self._snapshots.remove_before, before))
+        self.post(SnapshotTaken(snapshot, self.log.log.start))
+
+    def _asked_for_snapshot(
+        self, source: NodeId, request: FetchSnapshot, place: Answer | None
+    ) -> None:
+        if place is not None:
+            self.spawn(self._send_piece(request, place))
+
+    async def _send_piece(self, request: FetchSnapshot, place: Answer) -> None:
+        size, data = await self._host.offload.run(
+            partial(
+                self._snapshots.read, request.snapshot, max(request.position, 0),
+                _SNAPSHOT_PIECE_BYTES,
+            )
+        )  # fmt: skip
+        place.send(
+            SnapshotPiece(epoch=self.raft.epoch, size=size, position=request.position, data=data)
+        )
+
+    async def _get_snapshot(self, wanted: GetSnapshot) -> None:
+        content = bytearray()
+        try:
+            while True:
+                request = FetchSnapshot(
+                    epoch=wanted.epoch, replica=self.me.key, snapshot=wanted.snapshot,
+                    position=len(content),
+                )  # fmt: skip
+                piece = await self._hub.ask(
+                    wanted.leader, request, SnapshotPiece, seconds_max=2 * _ASK_SECONDS_MAX
+                )
+                content += piece.data
+                if len(content) >= piece.size or not piece.data:
+                    break
+        except (PeerUnreachable, PeerRefused) as error:
+            _log.info("the snapshot of node %d could not be fetched: %s", wanted.leader, error)
+            self.post(SnapshotFailed())
+            return
+        records = checked(bytes(content))
+        if records is None:
+            _log.error("the snapshot of node %d is damaged or gone", wanted.leader)
+            self.post(SnapshotFailed())
+            return
+        self.post(partial(self._install, wanted, bytes(content), records))
+
+    async def _install(self, wanted: GetSnapshot, content: bytes, records: bytes) -> None:
+        """Begin again from a snapshot. The file comes first: a start with both finds its way."""
+        if self._wanted is not wanted:
+            return
+        self._wanted = None
+        snapshot = wanted.snapshot
+        await self._host.offload.run(partial(self._snapshots.keep, snapshot, content))
+        await self.log.restart_at(snapshot.end)
+        self._snapshot = snapshot
+        voters = self._on_snapshot(snapshot, records)
+        _log.info("the metadata begins again from a snapshot of all below offset %d", snapshot.end)
+        self.post(SnapshotInstalled(snapshot, voters))
+
+    # Stopping.
+
+    async def stop(self) -> None:
+        """Hand leadership over, if there is any, and stop."""
+        if self.raft.is_leader and len(self.raft.voters) > 1:
+            resigned = asyncio.get_running_loop().create_future()
+            self.post(Resign())
+            self.post(partial(_complete, resigned))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ASK_SECONDS_MAX):
+                    await resigned
+                    await asyncio.gather(*self._partings)
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _complete(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _voters_named(entry: Entry) -> VoterSet | None:
+    for record in reversed(entry.records):
+        if isinstance(record, LeaderChanged | VotersChanged):
+            return VoterSet(record.voters)
+    return None

@@ -1,0 +1,296 @@
+"""The metadata log on this node's disk, as the quorum needs it: grown, cut, emptied, trimmed.
+
+Rule 1: the log holds what was decided and what may be; only the quorum's machine knows the border.
+Rule 2: the durable mark is lowered, durably, before anything is cut. Otherwise the next start
+        would take the cut for damage.
+Rule 3: records are decoded once, when they come; they wait here until they are committed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tidelog.config import TopicConfig
+from tidelog.controller.records import MetadataRecord, decode, encode
+from tidelog.errors import CorruptMessage, StorageError
+from tidelog.host import Bytes, Host
+from tidelog.log.directory import DataDirectory
+from tidelog.log.epochs import EpochHistory
+from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.log.recovery import open_log
+from tidelog.log.retention import remove_segments
+from tidelog.log.rounds import Rounds
+from tidelog.log.steps import DiskFull
+from tidelog.log.tail import TailBudget
+from tidelog.log.truncation import cut_end, remove_all
+from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, Epoch, Offset, TopicPartition
+from tidelog.records import (
+    BatchHeader,
+    Record,
+    check_batch,
+    decode_batch,
+    encode_batch,
+    iterate_batches,
+    stamp,
+)
+
+METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
+
+CONFIG: Final = TopicConfig(
+    retention_ms=-1, max_message_bytes=64 * 1024 * 1024, segment_bytes=16 * 1024 * 1024
+)
+"""Always synced; deleted only below a snapshot."""
+
+_READ_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The records of one batch; the next batch begins at `end`."""
+
+    start: Offset
+    end: Offset
+    epoch: Epoch
+    records: list[MetadataRecord]
+
+
+class QuorumLog:
+    """A log of metadata records, and those of them that wait to be committed.
+
+    Invariant: `waiting` holds what lies in the log from the last taken entry on, in order.
+    Owned by the event loop.
+    """
+
+    syncs = True
+    awaits_written = False
+
+    def __init__(
+        self,
+        host: Host,
+        rounds: Rounds,
+        directory: DataDirectory,
+        budget: TailBudget,
+        *,
+        on_synced: Callable[[Offset], None],
+        on_disk_full: Callable[[DiskFull], None],
+    ) -> None:
+        self._host = host
+        self._rounds = rounds
+        self._directory = directory
+        self._budget = budget
+        self._tell_synced = on_synced
+        self._tell_full = on_disk_full
+        self.path = directory.path(METADATA_PARTITION)
+        self.name = METADATA_PARTITION
+        self.high_watermark: Offset = 0
+        """As the machine last said."""
+        self.waiting: deque[Entry] = deque()
+        self.log: Log
+
+    # Opening.
+
+    async def open(self, start: Offset) -> None:
+        """Open what is on disk; `start` is where the newest snapshot ends, or 0."""
+        state = await self._host.offload.run(partial(self._open, start, self._directory.was_clean))
+        self._take(state)
+        if self.log.refusal is not None:
+            raise StorageError(
+                f"{self.log.refusal}. Restore the directory from a backup, or start with an empty "
+                "one: the quorum will send what it lacks"
+            )
+        await self._host.offload.run(self._load_waiting)
+
+    def _open(self, start: Offset, clean: bool) -> LogState:
+        directory = self._directory
+        directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
+        known = directory.log_starts.get(METADATA_PARTITION, 0)
+        state = open_log(
+            self._host.disk, self.path, clean=clean, start=known,
+            durable_mark=directory.durable_marks.get(METADATA_PARTITION, 0),
+            index_interval_bytes=CONFIG.index_interval_bytes,
+        )  # fmt: skip
+        if state.end < start:  # a snapshot came, and the crash before the log was emptied for it
+            self._empty(start)
+            return self._open_at(start)
+        return state
+
+    def _open_at(self, start: Offset, durable_mark: Offset = 0) -> LogState:
+        return open_log(
+            self._host.disk, self.path, clean=False, start=start, durable_mark=durable_mark,
+            index_interval_bytes=CONFIG.index_interval_bytes,
+        )  # fmt: skip
+
+    def _take(self, state: LogState) -> None:
+        self.log = Log(self.path, CONFIG, self._budget, state)
+
+    def _load_waiting(self) -> None:
+        """Decode the whole log; whoever applied some of it already skips that."""
+        log = self.log
+        offset = log.start
+        while offset < log.end:
+            began_at = offset
+            for entry, _, _ in _entries(self._read(offset)):
+                if entry.start > offset:
+                    break  # a hole: what lies behind it must not be applied
+                self.waiting.append(entry)
+                offset = entry.end
+            if offset == began_at:
+                raise StorageError(
+                    f"{METADATA_PARTITION} is damaged at offset {offset}; start with an empty "
+                    "directory, or restore it from a backup. `tidelog log verify` shows the damage"
+                )
+
+    def _read(self, offset: Offset) -> Bytes:
+        read = self.log.read(offset, _READ_BYTES, self.log.end)
+        if isinstance(read, ColdRead):
+            return read.perform(self._host.disk)
+        return b"".join(read[0])
+
+    # Looking.
+
+    @property
+    def end(self) -> Offset:
+        return self.log.end
+
+    async def read(self, offset: Offset, bytes_max: int) -> bytes:
+        """Whole batches from `offset` on, at least one if there is any."""
+        read = self.log.read(offset, bytes_max, self.log.end)
+        if isinstance(read, ColdRead):
+            return bytes(await self._host.offload.run(partial(read.perform, self._host.disk)))
+        return b"".join(read[0])
+
+    def take_committed(self, high_watermark: Offset) -> Iterator[Entry]:
+        """What was committed since the last call, in order."""
+        waiting = self.waiting
+        while waiting and waiting[0].end <= high_watermark:
+            yield waiting.popleft()
+
+    # Growing.
+
+    def append(self, records: list[MetadataRecord], epoch: Epoch) -> Entry:
+        """Append records of this leader, as one batch: all of them will count, or none."""
+        now_ms = self._host.clock.wall_ms()
+        batch = encode_batch([Record(value=encode(r), timestamp_ms=now_ms) for r in records])
+        start = self.log.end
+        stamp(batch, start, epoch)
+        header = check_batch(batch)
+        entry = Entry(start, start + header.last_offset_delta + 1, epoch, records)
+        self._append(bytes(batch), header, entry)
+        return entry
+
+    def append_fetched(self, data: bytes) -> list[Entry]:
+        """Append what the leader sent; it was checked by `entries_in`."""
+        entries = []
+        for entry, header, batch in _entries(data):
+            if entry.end <= self.log.end:
+                continue  # the answer to a request that was sent twice
+            assert entry.start == self.log.end, "the machine asks from the end"
+            self._append(bytes(batch), header, entry)
+            entries.append(entry)
+        return entries
+
+    def _append(self, batch: bytes, header: BatchHeader, entry: Entry) -> None:
+        self.log.append(batch, header, entry.start, entry.epoch)
+        self.waiting.append(entry)
+        self._rounds.mark(self)
+
+    # Rounds report back.
+
+    def on_written(self, end: Offset) -> None:
+        """Only what is synced counts."""
+
+    def on_synced(self, end: Offset) -> None:
+        self._tell_synced(end)
+
+    def on_disk_full(self, full: DiskFull) -> None:
+        self.log.drop_writes()
+        self.log.refusal = f"the disk is full ({full.error.strerror}); free some space"
+        self._tell_full(full)
+
+    # Cutting.
+
+    async def truncate(self, end: Offset) -> None:
+        """Remove everything from `end` on, durably."""
+        await self._settle()
+        epochs = EpochHistory(self.log.epochs)
+        epochs.cut_end(end)
+
+        def cut() -> LogState:
+            self._directory.lower_mark(METADATA_PARTITION, end)
+            cut_end(self._host.disk, self.path, end, epochs)
+            return self._open_at(self.log.start)
+
+        await self._replace(cut)
+        while self.waiting and self.waiting[-1].end > end:
+            self.waiting.pop()
+
+    async def restart_at(self, start: Offset) -> None:
+        """Forget everything: a snapshot holds all below `start`."""
+        await self._settle()
+
+        def empty() -> LogState:
+            self._empty(start)
+            return self._open_at(start)
+
+        await self._replace(empty)
+        self.waiting.clear()
+
+    async def reopen(self) -> None:
+        """Bring the log back as its files have it: a full disk kept the rest from them."""
+        await self._settle()
+        synced_end = self.log.synced_end
+        await self._replace(lambda: self._open_at(self.log.start, synced_end))
+        while self.waiting and self.waiting[-1].end > self.log.end:
+            self.waiting.pop()
+
+    async def trim(self, start: Offset) -> None:
+        """Delete what a snapshot holds, below `start`."""
+        gone = self.log.advance_start(start)
+        if not gone:
+            return
+        self._rounds.mark(self)
+        await self._rounds.written()  # a sealed segment's steps must not follow its removal
+        first_kept = self.log.segments[0].base
+
+        def remove() -> None:
+            self._directory.raise_start(METADATA_PARTITION, start)
+            remove_segments(self._host.disk, gone, first_kept)
+
+        async with self._directory.noting:
+            await self._host.offload.run(remove)
+
+    def _empty(self, start: Offset) -> None:
+        self._directory.lower_mark(METADATA_PARTITION, 0)
+        remove_all(self._host.disk, self.path, EpochHistory())
+        self._directory.raise_start(METADATA_PARTITION, start)
+
+    async def _settle(self) -> None:
+        """Nothing of this log is on its way to the disk any more."""
+        self.log.drop_writes()
+        self._rounds.forget(self)
+        await self._rounds.written()
+
+    async def _replace(self, work: Callable[[], LogState]) -> None:
+        async with self._directory.noting:
+            state = await self._host.offload.run(work)
+            self.log.tail.clear()
+            self._take(state)
+
+
+def entries_in(data: Bytes) -> list[Entry]:
+    """What batches from a peer hold; CorruptMessage if they do not check out."""
+    return [entry for entry, _, _ in _entries(data)]
+
+
+def _entries(data: Bytes) -> Iterator[tuple[Entry, BatchHeader, Bytes]]:
+    for header, batch in iterate_batches(data):
+        check_batch(batch)
+        records = []
+        for record in decode_batch(batch):
+            if record.value is None:
+                raise CorruptMessage("a metadata record without a value")
+            records.append(decode(record.value))
+        entry = Entry(header.base_offset, header.next_offset, header.leader_epoch, records)
+        yield entry, header, batch
