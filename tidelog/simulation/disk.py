@@ -23,6 +23,7 @@ Rule 3: every choice comes from the generator given, and nothing iterates a set:
 | misdirect_next_write | the bytes land on other sectors of the file; zeros where they should be   |
 | cache_miss           | the chance that `read_cached` finds nothing in memory                     |
 | on_operation         | a hook before each operation may raise, or plant a fault for this one     |
+| die                  | every operation raises `SimulatedCrash` until `crash` or `kill`           |
 
 Simplified: a file uses as many bytes as it is long, holes too, and frees them when its name goes,
 even while it is open; names cost nothing.
@@ -180,6 +181,7 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.cache_miss = cache_miss
         self.on_operation = on_operation
+        self.on_crash: Callable[[], None] | None = None  # told when `crash_after` comes true
         self.counts: Counter[str] = Counter()
         self.incarnation = 0  # of the process that may use the open files
         self._random = random
@@ -200,6 +202,10 @@ class SimulatedDisk:
             f"<SimulatedDisk {self._used_bytes} of {self.capacity_bytes} bytes used, unsynced:"
             f" {len(self._unsynced)} files, {len(self._changes)} changes of names>"
         )
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
 
     # The protocol.
 
@@ -329,6 +335,10 @@ class SimulatedDisk:
         self._crashing = False
         self._crash_after = None
 
+    def die(self) -> None:
+        """Let nothing change any more: whoever unwinds now is dead. `crash` or `kill` follows."""
+        self._crashing = True
+
     def crash_after(self, operations: int) -> None:
         """Raise `SimulatedCrash` at the n-th change from now, the next being the first.
 
@@ -395,6 +405,8 @@ class SimulatedDisk:
                     raise SimulatedCrash(operation, path)
         except SimulatedCrash:
             self._crashing = True
+            if self.on_crash is not None:
+                self.on_crash()
             raise
 
     def _fail(self, operation: str, path: Path) -> None:

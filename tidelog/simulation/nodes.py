@@ -1,0 +1,23 @@
+"""The real node as the world runs it: a broker behind its Kafka listener, unchanged."""
+
+from typing import Any, Final
+
+from tidelog.config import NodeConfig
+from tidelog.faces.node import Node
+from tidelog.host import Host
+
+KAFKA_PORT: Final = 9092
+DATA: Final = "/srv/tidelog/data"
+
+
+def node_config(number: int, **settings: Any) -> NodeConfig:
+    return NodeConfig(node_id=number, data=DATA, kafka=f"node-{number}:{KAFKA_PORT}", **settings)
+
+
+def real_node(host: Host, number: int, **settings: Any) -> Node:
+    """A node that clients reach at `node-<number>:9092`."""
+    return Node(host, node_config(number, **settings))
+
+
+def bootstrap(number: int) -> str:
+    return f"node-{number}:{KAFKA_PORT}"

@@ -1,0 +1,551 @@
+"""A whole cluster in one seeded process, told as a story.
+
+    world = World(seed=7, nodes=3)
+    world.start()
+    world.crash(1)
+    world.run(seconds=5)
+    world.restart(1)
+    world.run_until(lambda: world.is_up(1), seconds_max=10)
+
+Rule 1: the same seed and the same story give the same trace, byte for byte.
+Rule 2: invariants are checked while it runs; the first that does not hold ends the run with a
+        `Violation`, which says how to see it again.
+Rule 3: a fault names a machine, never a process: who comes next on that machine inherits its disk
+        and its clocks.
+
+| fault                              | what happens                                             |
+|------------------------------------|----------------------------------------------------------|
+| crash                              | kill -9; the page cache and the machine live on          |
+| lose_power, lose_power_everywhere  | unsynced bytes go, peers hear nothing                    |
+| lose_power_in_write                | the same inside one of the next changes to the disk      |
+| pause                              | nothing of the process runs; then everything at once     |
+| cut, isolate, clog, reset          | see `network.py`                                         |
+| flip_bits, misdirect_write         | rot; the machine counts as damaged from then on          |
+| fail_disk, fill_disk, stall_disk   | EIO, ENOSPC, and silence, for a while                    |
+| skew_clock, jump_clock             | the monotonic clock drifts; the wall clock jumps         |
+"""
+
+import asyncio
+import errno
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from tidelog.errors import TidelogError
+from tidelog.host import Host
+from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.loop import MachineClock, Process, VirtualLoop
+from tidelog.simulation.machine import Machine, SimulatedNode
+from tidelog.simulation.network import HostNetwork, SimulatedNetwork
+from tidelog.simulation.trace import Trace
+
+T = TypeVar("T")
+
+NodeFactory: TypeAlias = Callable[[Host, int], SimulatedNode]
+Place: TypeAlias = int | str
+"""A node by its number, or any host by its name."""
+
+UNEXPECTED_ERROR: Final = "no unexpected error"
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen; `replay` is the command that shows it again."""
+
+    def __init__(
+        self, name: str, problem: str, *, seed: object, at: float, trace: list[str], replay: str
+    ) -> None:
+        super().__init__(name, problem)
+        self.name = name
+        self.problem = problem
+        self.seed = seed
+        self.at = at
+        self.trace = trace
+        self.replay = replay
+
+    def __str__(self) -> str:
+        tail = "\n".join(f"    {line}" for line in self.trace[-20:])
+        return (
+            f"{self.name}: {self.problem}\n"
+            f"  seed {self.seed} at {self.at:.6f} s; the last lines of the trace:\n{tail}\n"
+            f"  to see it again: {self.replay}"
+        )
+
+
+class _Invariant:
+    __slots__ = ("check", "countdown", "every", "name")
+
+    def __init__(self, name: str, check: Callable[[], str | None], every: int) -> None:
+        self.name = name
+        self.check = check
+        self.every = every
+        self.countdown = every
+
+
+class Client:
+    """A host that is no node: it has a clock and a network, and nothing befalls it."""
+
+    def __init__(self, name: str, loop: VirtualLoop, network: SimulatedNetwork) -> None:
+        self.name = name
+        self._loop = loop
+        self.process = Process(name, MachineClock(loop))
+        self.network: HostNetwork = network.of(self.process, name)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run `work` as a task of this client; its errors are those of who awaits it."""
+        return self._loop.create_task(work, context=self.process.context.copy())
+
+
+class World:
+    """Machines, clients and the network between them, on one virtual loop.
+
+    Owned by one thread; closed at the end, by `close` or by leaving its `with`.
+    """
+
+    def __init__(
+        self,
+        seed: object,
+        *,
+        nodes: int = 3,
+        node_factory: NodeFactory | None = None,
+        keep_trace: bool = False,
+        restart_after_seconds: float | None = None,
+        disk_factory: Callable[..., SimulatedDisk] = SimulatedDisk,
+        replay: str | None = None,
+        **network_options: Any,
+    ) -> None:
+        """`restart_after_seconds` is the patience of the supervisor of nodes that end themselves.
+
+        `disk_factory` is the seam for a disk that breaks its promises.
+        """
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.trace = Trace(self.loop, keep=keep_trace)
+        self.random = self.fork("world")
+        self.network = SimulatedNetwork(
+            self.loop, self.fork("network"), self.trace, **network_options
+        )
+        self.faults: Counter[str] = Counter()
+        self.clients: dict[str, Client] = {}
+        self._replay = replay or f"tidelog simulate --start {seed} --seeds 1 --trace"
+        self._factory = node_factory or _real_node
+        self._restart_after_seconds = restart_after_seconds
+        self._invariants: list[_Invariant] = []
+        self._log = _LogToTrace(self)
+        self.machines: dict[int, Machine] = {}
+        for number in range(1, nodes + 1):
+            disk = disk_factory(self.fork(f"disk {number}"))
+            machine = Machine(number, self.loop, self.fork(f"machine {number}"), disk)
+            disk.on_crash = partial(self._in_world, self._lose_power_in_write, machine)
+            self.network.link(machine.name, machine.name)
+            self.network._hosts[machine.name] = True
+            self.machines[number] = machine
+        self.loop.after_event = self._check
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<World {self.seed} at {self.now:.6f} s: {list(self.machines.values())}>"
+
+    def fork(self, subsystem: str) -> random.Random:
+        """A generator of its own, so that one part's draws do not move another's."""
+        return random.Random(f"{self.seed} {subsystem}")
+
+    def close(self) -> None:
+        """End every process, without a word."""
+        if self.loop.is_closed():
+            return
+        self.trace.muted = True
+        for machine in self.machines.values():
+            if machine.process is not None:
+                self._end_process(machine, machine.process)
+        for client in self.clients.values():
+            self.network.on_killed(client.process)
+            self.loop.kill(client.process)
+        self.loop.close()
+
+    # Time.
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.loop.now
+
+    def run(self, seconds: float) -> None:
+        self._run(self.now + seconds)
+
+    def run_until(
+        self, condition: Callable[[], object], seconds_max: float, *, name: str = "liveness"
+    ) -> None:
+        """Run until `condition` holds; a Violation if it does not within `seconds_max`."""
+        if not condition() and not self._run(self.now + seconds_max, lambda: bool(condition())):
+            self.fail(name, f"not within {seconds_max} s")
+
+    def _run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
+        logger = logging.getLogger("tidelog")
+        logger.addHandler(self._log)
+        try:
+            return self.loop.run_events(until, stop)
+        finally:
+            logger.removeHandler(self._log)
+
+    def do(self, work: Coroutine[Any, Any, T], *, seconds_max: float = 60.0) -> T:
+        """Run until `work`, as a task of a client of its own, is done; its result."""
+        task = self.client("story").spawn(work)
+        self.run_until(task.done, seconds_max)
+        return task.result()
+
+    def after(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
+        """Call back in the world, where nothing dies."""
+        self.loop.at(self.now + seconds, self.loop.world.context, call, *args)
+
+    def _in_world(self, call: Callable[..., object], *args: Any) -> None:
+        self.loop.call_soon(call, *args, context=self.loop.world.context)
+
+    # Invariants.
+
+    def invariant(self, name: str, check: Callable[[], str | None], *, every: int = 1) -> None:
+        """Call `check` after every `every` events; what it returns, if anything, is the problem.
+
+        The cheap ones after each event, the dear ones less often.
+        """
+        self._invariants.append(_Invariant(name, check, every))
+
+    def check_now(self) -> None:
+        """Check every invariant, also those whose turn has not come."""
+        self._check_errors()
+        for invariant in self._invariants:
+            if (problem := invariant.check()) is not None:
+                self.fail(invariant.name, problem)
+
+    def _check(self) -> None:
+        if self.loop.errors:
+            self._check_errors()
+        for invariant in self._invariants:
+            invariant.countdown -= 1
+            if invariant.countdown <= 0:
+                invariant.countdown = invariant.every
+                if (problem := invariant.check()) is not None:
+                    self.fail(invariant.name, problem)
+
+    def _check_errors(self) -> None:
+        if self.loop.errors:
+            failure = self.loop.errors[0]
+            try:
+                self.fail(
+                    UNEXPECTED_ERROR,
+                    f"{failure.process}: {type(failure.error).__name__}: {failure.error}"
+                    f" ({failure.message})",
+                )
+            except Violation as violation:
+                raise violation from failure.error
+
+    def fail(self, name: str, problem: str) -> None:
+        """Say that something happened that must never happen."""
+        raise Violation(
+            name, problem, seed=self.seed, at=self.now, trace=self.trace.tail(),
+            replay=self._replay,
+        )  # fmt: skip
+
+    # Nodes.
+
+    def start(self, seconds_max: float = 60.0) -> None:
+        """Start every machine's node and wait until all serve."""
+        self.restart_everyone()
+        self.run_until(self.all_up, seconds_max)
+
+    def is_up(self, node: int) -> bool:
+        return self.machines[node].is_up
+
+    def all_up(self) -> bool:
+        return all(machine.is_up for machine in self.machines.values())
+
+    def node(self, node: int) -> Any:
+        """What the factory made, for the life that runs now."""
+        found = self.machines[node].node
+        assert found is not None, f"node {node} is down"
+        return found
+
+    def restart(self, node: int) -> None:
+        """Start the node if it is not running; it serves some time later."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            return
+        if not machine.has_power:
+            machine.reboot(self.loop)
+            self.network.on_power_back(machine.name)
+        machine.lives += 1
+        process = machine.process = Process(machine.name, machine.clock)
+        self._note(f"start {machine.name}, life {machine.lives}")
+        host = machine.host(self.loop, self.network, process)
+        self.loop.create_task(self._live(machine, process, host), context=process.context.copy())
+
+    def restart_everyone(self) -> None:
+        for number in self.machines:
+            self.restart(number)
+
+    def stop(self, node: int) -> None:
+        """Ask the node to stop cleanly; it is down some time later."""
+        machine = self.machines[node]
+        if machine.process is not None and machine.node is not None:
+            self._note(f"stop {machine.name}")
+            work = self._stop(machine, machine.process)
+            self.loop.create_task(work, context=machine.process.context.copy())
+
+    async def _live(self, machine: Machine, process: Process, host: Host) -> None:
+        try:
+            node = machine.node = self._factory(host, machine.number)
+            await node.start()
+        except (OSError, TidelogError) as error:
+            self._exit(machine, process, f"cannot start: {error}")
+            return
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{machine.name} does not start", "exception": error}
+            )
+            return
+        self.trace.note(machine.name, "is up")
+        machine.is_up = True
+        failure: asyncio.Future[Any] | None = getattr(node, "failure", None)
+        if failure is not None:
+            failure.add_done_callback(
+                lambda done: self._exit(machine, process, f"gives up: {done.result()}")
+            )
+
+    async def _stop(self, machine: Machine, process: Process) -> None:
+        await machine.node.stop()
+        self._exit(machine, process, "has stopped", restart=False)
+
+    def _exit(self, machine: Machine, process: Process, why: str, *, restart: bool = True) -> None:
+        """The process ends itself."""
+        self.trace.note(machine.name, why)
+        machine.is_up = False
+        self._in_world(self._exited, machine, process, restart)
+
+    def _exited(self, machine: Machine, process: Process, restart: bool) -> None:
+        if machine.process is process:
+            self._end_process(machine, process)
+            if restart and self._restart_after_seconds is not None:
+                self.after(self._restart_after_seconds, self.restart, machine.number)
+
+    def _end_process(self, machine: Machine, process: Process) -> None:
+        """The process is gone and the machine is not."""
+        self.network.on_killed(process)
+        self._bury(machine, process)
+        machine.disk.kill()
+
+    def _bury(self, machine: Machine, process: Process) -> None:
+        machine.process = machine.node = None
+        machine.is_up = False
+        machine.disk.die()
+        muted, self.trace.muted = self.trace.muted, True
+        try:
+            self.loop.kill(process)
+        finally:
+            self.trace.muted = muted
+
+    # Clients.
+
+    def client(self, name: str) -> Client:
+        """The client of that name, made when it is first asked for."""
+        if name not in self.clients:
+            self.clients[name] = Client(name, self.loop, self.network)
+        return self.clients[name]
+
+    # Faults: processes and machines.
+
+    def crash(self, node: int) -> None:
+        """kill -9."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._fault("crash", machine.name)
+            self._end_process(machine, machine.process)
+
+    def lose_power(self, node: int) -> None:
+        self._lose_power("lose_power", [self.machines[node]])
+
+    def lose_power_everywhere(self) -> None:
+        self._lose_power("lose_power_everywhere", list(self.machines.values()))
+
+    def lose_power_in_write(self, node: int, changes: int = 1) -> None:
+        """Lose power inside the n-th change to the disk from now."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._note(f"plan lose_power_in_write {machine.name} {changes}")
+            machine.disk.crash_after(changes)
+
+    def _lose_power_in_write(self, machine: Machine) -> None:
+        if machine.process is not None:
+            self._lose_power("lose_power_in_write", [machine])
+
+    def _lose_power(self, kind: str, machines: list[Machine]) -> None:
+        self._fault(kind, " ".join(machine.name for machine in machines))
+        for machine in machines:
+            if machine.has_power:
+                machine.has_power = False
+                process = machine.process
+                self.network.on_power_lost(machine.name, [process] if process else [])
+                if process is not None:
+                    self._bury(machine, process)
+                machine.disk.crash()
+
+    def pause(self, node: int, seconds: float | None = None) -> None:
+        """Stop the process as SIGSTOP does, for some seconds or until `resume`."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._fault("pause", machine.name)
+            self.loop.pause(machine.process)
+            if seconds is not None:
+                self.after(seconds, self._resume, machine, machine.process)
+
+    def resume(self, node: int) -> None:
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._resume(machine, machine.process)
+
+    def _resume(self, machine: Machine, process: Process) -> None:
+        if process.is_paused:
+            self._note(f"resume {machine.name}")
+            self.loop.resume(process)
+
+    # Faults: network.
+
+    def cut(self, source: Place, target: Place, seconds: float | None = None) -> None:
+        """Let nothing through from `source` to `target`; the other way stays open."""
+        self._fault("cut", f"{_host(source)} to {_host(target)}")
+        self.network.cut(_host(source), _host(target))
+        if seconds is not None:
+            self.after(seconds, self.network.mend, _host(source), _host(target))
+
+    def isolate(self, node: Place, seconds: float | None = None) -> None:
+        """Cut a host off from everybody, both ways."""
+        self._fault("isolate", _host(node))
+        self.network.isolate(_host(node))
+        if seconds is not None:
+            self.after(seconds, self.network.rejoin, _host(node))
+
+    def clog(
+        self, source: Place, target: Place, delay_seconds: float = 2.0, seconds: float | None = None
+    ) -> None:
+        """Let everything from `source` to `target` take about `delay_seconds`."""
+        ways = (_host(source), _host(target))
+        self._fault("clog", f"{ways[0]} to {ways[1]} by {delay_seconds:.3f} s")
+        self.network.clog(*ways, delay_seconds)
+        if seconds is not None:
+            self.after(seconds, self.network.clog, *ways, 0.0)
+
+    def reset(self, node: int, chance: float = 1.0) -> None:
+        """Reset connections of a node in mid-frame."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._fault("reset", machine.name)
+            self.network.reset(machine.process, chance=chance)
+
+    # Faults: disks.
+
+    def flip_bits(self, node: int, count: int = 1, suffix: str = ".log") -> None:
+        machine = self.machines[node]
+        flipped = machine.flip_bits(count, suffix)
+        if flipped:
+            machine.is_damaged = True
+            self._fault("flip_bits", f"{machine.name} {dict(flipped)}")
+
+    def misdirect_write(self, node: int) -> None:
+        """Let the next write land elsewhere."""
+        machine = self.machines[node]
+        machine.is_damaged = True
+        self._fault("misdirect_write", machine.name)
+        machine.disk.misdirect_next_write()
+
+    def fail_disk(
+        self, node: int, what: Literal["reads", "writes", "syncs"], times: int | None = 1
+    ) -> None:
+        """Answer the next `times` operations with EIO, or all until `heal`."""
+        machine = self.machines[node]
+        self._fault(f"fail_{what}", f"{machine.name} {times}")
+        match what:
+            case "reads":
+                machine.disk.fail_reads(errno.EIO, times=times)
+            case "writes":
+                machine.disk.fail_writes(errno.EIO, times=times)
+            case "syncs":
+                machine.disk.fail_syncs(errno.EIO, times=times)
+
+    def fill_disk(self, node: int, left_bytes: int = 0, seconds: float | None = None) -> None:
+        """Leave room for `left_bytes`, for some seconds or until `heal`."""
+        disk = self.machines[node].disk
+        self._fault("fill_disk", f"{self.machines[node].name} but {left_bytes} bytes")
+        disk.capacity_bytes = disk.used_bytes + left_bytes
+        if seconds is not None:
+            self.after(seconds, self._empty_disk, disk)
+
+    def _empty_disk(self, disk: SimulatedDisk) -> None:
+        disk.capacity_bytes = None
+
+    def stall_disk(self, node: int, seconds: float) -> None:
+        """Let the disk start nothing for some seconds."""
+        pace = self.machines[node].pace
+        self._fault("stall_disk", f"{self.machines[node].name} {seconds:.3f} s")
+        pace.stalled_until = max(pace.stalled_until, self.now + seconds)
+
+    # Faults: clocks.
+
+    def skew_clock(self, node: int, rate: float) -> None:
+        """Let the monotonic clock, and with it timers, run `rate` times as fast."""
+        self._fault("skew_clock", f"{self.machines[node].name} {rate:.4f}")
+        self.machines[node].clock.skew(rate)
+
+    def jump_clock(self, node: int, seconds: float) -> None:
+        """Set the wall clock forward, or back."""
+        self._fault("jump_clock", f"{self.machines[node].name} {seconds:.3f} s")
+        self.machines[node].clock.jump_wall_ms(seconds * 1000)
+
+    # Healing.
+
+    def heal(self) -> None:
+        """End every fault that lasts. Who is down stays down, and what was lost is lost."""
+        self._note("heal")
+        self.network.heal()
+        for machine in self.machines.values():
+            machine.disk.heal()
+            machine.disk.capacity_bytes = None
+            machine.pace.stalled_until = 0.0
+            if machine.clock.rate != 1.0:
+                machine.clock.skew(1.0)
+            if machine.process is not None:
+                self._resume(machine, machine.process)
+
+    def _fault(self, kind: str, what: str) -> None:
+        self.faults[kind] += 1
+        self._note(f"{kind} {what}")
+
+    def _note(self, what: str) -> None:
+        self.trace.note("world", what)
+
+
+class _LogToTrace(logging.Handler):
+    """What the nodes log belongs to the history."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        self._world.trace.note(self._world.loop.process.name, f"{level}: {record.getMessage()}")
+
+
+def _host(place: Place) -> str:
+    return f"node-{place}" if isinstance(place, int) else place
+
+
+def _real_node(host: Host, number: int) -> SimulatedNode:
+    from tidelog.simulation.nodes import real_node
+
+    return real_node(host, number)
