@@ -6,6 +6,7 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.controller.records import TopicCreated, TopicDeleted
+from tidelog.errors import UnknownTopicOrPartition
 from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.model import TopicPartition
@@ -386,6 +387,39 @@ def test_a_checkpoint_on_its_way_tells_a_new_topic_nothing_of_its_namesake():
 
     machine.live(first, killed=True)
     machine.live(second)
+
+
+def test_records_cannot_be_deleted_from_a_topic_that_was():
+    async def story(node):
+        topic_id = await node.create("t", segment_bytes="14")
+        for _ in range(3):
+            await node.produce("t", batch_of(b"a"))
+        partition = node.broker.partition("t", 0)
+        await node.broker.drop_topic("t", topic_id)
+
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.broker.advance_start(partition, 2)
+
+    on_a_node(story)
+
+
+def test_retention_lets_go_of_a_topic_that_is_deleted_meanwhile():
+    async def story(node):
+        topic_id = await node.create("t", segment_bytes="14")
+        await node.create("u", segment_bytes="14")
+        for name in ("t", "t", "t", "u", "u", "u"):
+            await node.produce(name, batch_of(b"old", time_ms=0))
+        release = hold_next_work(node.broker.host.offload)
+        deleting = asyncio.create_task(node.broker._delete_old())
+        await asyncio.sleep(0)
+
+        await node.broker.drop_topic("t", topic_id)
+        release()
+        await deleting
+
+        assert node.broker.partition("u", 0).log.start == 3
+
+    on_a_node(story)
 
 
 def hold_next_work(offload):
