@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.compaction import CompactedLog, compacted, fold, latest, random_records, record
 from tidelog.host import Path, read_file
-from tidelog.log.compaction import KEY_BYTES
 from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
+from tidelog.log.keymap import KEY_BYTES
 from tidelog.log.recovery import walk
 from tidelog.log.segment import Segment
 from tidelog.records import Codec

@@ -5,9 +5,12 @@ without the event loop. So a disk may crash anywhere in it.
 """
 
 import random
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from crc32c import crc32c
 
 from tidelog.config import TopicConfig
 from tidelog.host import Path
@@ -20,6 +23,9 @@ from tidelog.log.swap import commit_swap, complete_swaps, discard_cleaned, finis
 from tidelog.log.tail import TailBudget
 from tidelog.model import Offset
 from tidelog.records import (
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
     BatchHeader,
     Codec,
     Record,
@@ -205,6 +211,14 @@ def record(key: str | None, value: str | None = "value", time_ms: int = NOW_MS -
         value=None if value is None else value.encode(),
         timestamp_ms=time_ms,
     )
+
+
+def broken(records: list[Record], damage: int) -> bytes:
+    """A batch with a good checksum over bad records: what a careless client may send."""
+    batch = encode_batch(records, leader_epoch=3)
+    batch[HEADER_BYTES + damage] ^= 0x7F
+    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return bytes(batch)
 
 
 def latest(records: Iterable[Record]) -> dict[bytes, bytes]:

@@ -245,11 +245,21 @@ class Cleaner:
         )  # fmt: skip
         # The steps that seal a segment must not follow its replacement.
         await self._rounds.written()
+        is_done = await self._pass(owner, log, work)
+        await self._run(work.forget_keys)  # here, a million keys would hold up everyone
+        if not is_done:
+            return False
+        self._report(owner.name, found, work, self._host.clock.monotonic() - started)
+        return work.end > found.first_dirty
+
+    async def _pass(self, owner: Owner, log: Log, work: Compaction) -> bool:
+        """Map, clean, and note how far; False if that came to nothing."""
         try:
             await self._drive(owner, log, work.segments, work.map_keys())
-            for group in work.groups() if work.end > found.first_dirty else ():
+            for group in work.groups() if work.end > work.first_dirty else ():
                 await self._clean_group(owner, log, work, group)
             _check(owner, log)  # a deleted topic leaves nothing to its namesake
+            self._first_dirty[owner.name] = work.end
         except _Abandoned:
             _log.info("%s changed while it was compacted; later", owner.name)
             return False
@@ -260,9 +270,7 @@ class Cleaner:
             is_bug = not isinstance(error, SegmentDamaged)
             _log.error("%s is not compacted any more: %s", owner.name, error, exc_info=is_bug)
             return False
-        self._first_dirty[owner.name] = work.end
-        self._report(owner.name, found, work, self._host.clock.monotonic() - started)
-        return work.end > found.first_dirty
+        return True
 
     async def _clean_group(
         self, owner: Owner, log: Log, work: Compaction, group: Sequence[Segment]

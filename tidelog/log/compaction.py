@@ -5,13 +5,16 @@ Rule 1: of each key the latest record stays, where it was: offsets, times and by
 Rule 2: what is not understood is kept. A batch that cannot be unpacked passes as it is, and no
         tombstone behind it is dropped, for it may hold a value of the same key. Bytes that do not
         check out stop the work, and nothing is replaced.
-Rule 3: memory is bounded: one budget for keys, and a chunk of a file at a time.
+Rule 3: memory is bounded: one budget for keys, a window of offsets, a chunk of a file at a time.
 Rule 4: work is done in small pieces. A generator yields the bytes that it moved since it last did,
         so that its caller can pace it and stop it anywhere.
 
 A pass over a log has two halves. `map_keys` reads the dirty part and notes the last offset of each
 key, until the budget is spent. `clean` then writes every segment anew, a group into one, without
 the records that a mapped one supersedes. What it writes counts for nothing until it is swapped in.
+
+The first half has seen every key of the dirty part, so the second knows by offset alone which
+records of it stay: most of its batches pass or go without being unpacked again.
 """
 
 # A tombstone, a record without a value, stays until its *horizon*: `delete.retention.ms` after it
@@ -20,55 +23,32 @@ the records that a mapped one supersedes. What it writes counts for nothing unti
 #
 # attributes bit 0x40 set: base_timestamp is the horizon, and the records' times count from it
 
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Final, TypeAlias
+from itertools import compress, pairwise
+from typing import Final, cast
 
-from crc32c import crc32c
-
-from tidelog.errors import CorruptMessage, InvalidRecord, TidelogError
+from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.host import Bytes, Disk, File
 from tidelog.log.index import RELATIVE_MAX
+from tidelog.log.keymap import STAYS, TOMBSTONE, TOMBSTONE_STAYS, Fates, KeyMap
 from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from tidelog.log.swap import cleaned_path
-from tidelog.model import NO_OFFSET, NO_TIMESTAMP, Offset, ProducerId
+from tidelog.log.unpacking import Split, empty, find_bounds, rebuild, split_records, unpack
+from tidelog.model import Offset, ProducerId
 from tidelog.records import (
-    CODEC_MASK,
-    CRC_AT,
-    CRC_FROM,
     DELETE_HORIZON,
-    HEADER,
     HEADER_BYTES,
-    LOG_APPEND_TIME,
-    PREFIX_BYTES,
     BatchHeader,
-    Codec,
     batch_size_at,
-    compress,
     crc_matches,
-    decompress,
     read_header,
 )
 
-KEY_BYTES: Final = 208
-"""What a mapped key costs at most: its bytes object, its offset, its share of a growing dict."""
-
-UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
-UNPACKED_RECORDS_MAX: Final = 256 * 1024
-"""A batch that would grow beyond either is not unpacked, so that a bomb stays small."""
-
-_SHORT_KEY_BYTES: Final = 40
-_DIGEST_BYTES: Final = _SHORT_KEY_BYTES + 1
 _READ_BYTES: Final = 128 * 1024
 """Small, because every read lets the event loop have Python's lock for a while."""
 _SYNC_BYTES: Final = 16 * 1024 * 1024
 """Synced along the way, so that the last sync does not hold up everyone else's."""
-_UINT32: Final = struct.Struct(">I")
-
-RecordSlice: TypeAlias = tuple[int, int, int, bytes | None, bool]
-"""Where it begins and ends, its offset behind the batch's base, its key, whether it has a value."""
 
 
 class SegmentDamaged(TidelogError):
@@ -76,192 +56,6 @@ class SegmentDamaged(TidelogError):
 
     `tidelog log verify` shows the damage.
     """
-
-
-# Keys.
-
-
-class KeyMap:
-    """The last offset of each key in the dirty part of a log, in bounded memory.
-
-    Short keys stand for themselves. A longer one is represented by a hash which is longer than any
-    short key, so that the two never meet, and strong, so that nobody can make one key pass for
-    another.
-    """
-
-    __slots__ = ("_keys_max", "_offsets")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._offsets: dict[bytes, Offset] = {}
-        self._keys_max = max(1, bytes_max // KEY_BYTES)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def put(self, key: bytes, offset: Offset) -> bool:
-        """Note the key's newest offset; False if that would pass the budget."""
-        if len(key) > _SHORT_KEY_BYTES:
-            key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        offsets = self._offsets
-        if len(offsets) >= self._keys_max and key not in offsets:
-            return False
-        offsets[key] = offset
-        return True
-
-    def latest(self, key: bytes) -> Offset:
-        """The key's newest offset, or NO_OFFSET."""
-        if len(key) > _SHORT_KEY_BYTES:
-            key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        return self._offsets.get(key, NO_OFFSET)
-
-
-# Records.
-
-
-def split_records(body: bytes, header: BatchHeader) -> list[RecordSlice]:
-    """Where each record lies, and what decides about it; the rest of it stays unread.
-
-    Offsets must rise within the batch: they come from whoever wrote it, and one that points
-    elsewhere would supersede the records of others.
-
-    Varints of one or two bytes are read in line: nearly all are so short, and a call for each
-    would make compaction take twice as long.
-    """
-    records: list[RecordSlice] = []
-    at, total = 0, len(body)
-    before, last = -1, header.last_offset_delta
-    try:
-        for _ in range(header.record_count):
-            start = at
-            if (raw := body[at]) < 0x80:
-                at += 1
-            elif (high := body[at + 1]) < 0x80:
-                raw += (high - 1) << 7
-                at += 2
-            else:
-                raw, at = _read_varint(body, at)
-            end = at + (raw >> 1)
-            if raw & 1 or end > total:
-                raise CorruptMessage("a record is longer than its batch")
-            at += 1  # attributes, unused by the format
-            while body[at] >= 0x80:  # the time is of no interest yet
-                at += 1
-            at += 1
-            if (raw := body[at]) < 0x80:
-                at += 1
-            elif (high := body[at + 1]) < 0x80:
-                raw += (high - 1) << 7
-                at += 2
-            else:
-                raw, at = _read_varint(body, at)
-            delta = raw >> 1
-            if raw & 1 or not before < delta <= last:
-                raise CorruptMessage("the offsets of records do not rise, or leave the batch")
-            before = delta
-            if (raw := body[at]) < 0x80:
-                at += 1
-            elif (high := body[at + 1]) < 0x80:
-                raw += (high - 1) << 7
-                at += 2
-            else:
-                raw, at = _read_varint(body, at)
-            key = None
-            if not raw & 1:
-                key = body[at : at + (raw >> 1)]
-                at += raw >> 1
-            if at >= end:
-                raise CorruptMessage("a key is longer than its record")
-            has_value = not body[at] & 1  # the sign of its length
-            records.append((start, end, delta, key, has_value))
-            at = end
-    except IndexError:
-        raise CorruptMessage("a record is cut off") from None
-    if at != total:
-        raise CorruptMessage(f"{total - at} bytes follow the last record")
-    return records
-
-
-def _unpack(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RecordSlice]]:
-    """The batch's plain records and where they lie, or CorruptMessage."""
-    if not 0 < header.record_count <= UNPACKED_RECORDS_MAX:
-        raise CorruptMessage(f"{header.record_count} records are too many")
-    if header.attributes & CODEC_MASK > Codec.ZSTD:
-        raise CorruptMessage(f"codec {header.attributes & CODEC_MASK} is unknown")
-    body = decompress(header.codec, batch[HEADER_BYTES:], size_max=UNPACKED_BYTES_MAX)
-    return body, split_records(body, header)
-
-
-FAULTS_MAX: Final = 1000
-"""How many records of a batch are named to its sender, who may have sent a million."""
-
-
-def require_keys(header: BatchHeader, batch: Bytes) -> None:
-    """Refuse a batch with which compaction could not do anything: InvalidRecord."""
-    try:
-        _, records = _unpack(header, memoryview(batch))
-    except CorruptMessage as error:
-        raise InvalidRecord(f"a compacted topic takes only what it can read: {error}") from None
-    keyless = [at for at, (_, _, _, key, _) in enumerate(records) if key is None]
-    if keyless:
-        raise InvalidRecord(
-            f"a compacted topic takes no record without a key; {len(keyless)} of "
-            f"{len(records)} have none",
-            records=[(at, "the record has no key") for at in keyless[:FAULTS_MAX]],
-        )
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` before its zigzag is undone, and where it ends."""
-    value = shift = 0
-    while shift <= 63:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise CorruptMessage("a length or a time in a record is absurd")
-
-
-def _write_varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _time_delta(record: bytes) -> tuple[int, int, int]:
-    """A record's time behind the batch's base, and where it lies."""
-    _, attributes_at = _read_varint(record, 0)
-    raw, end = _read_varint(record, attributes_at + 1)
-    return (raw >> 1) ^ -(raw & 1), attributes_at + 1, end
-
-
-def _shift_time(record: bytes, shift_ms: int) -> bytes:
-    """The same record in a batch whose base timestamp is earlier by `shift_ms`."""
-    delta, start, end = _time_delta(record)
-    delta = _checked_time(delta + shift_ms)
-    body = record[start - 1 : start] + _write_varint(delta) + record[end:]
-    return _write_varint(len(body)) + body
-
-
-def _checked_time(time_ms: int) -> int:
-    if not -(2**63) <= time_ms < 2**63:
-        raise CorruptMessage(f"a record's time is absurd: {time_ms}")
-    return time_ms
-
-
-def _build(header: BatchHeader, payload: bytes) -> tuple[BatchHeader, Bytes]:
-    """The batch of `header` with another payload, and its length and checksum."""
-    header = header._replace(length=HEADER_BYTES - PREFIX_BYTES + len(payload))
-    batch = bytearray(HEADER.pack(*header))
-    batch += payload
-    crc = crc32c(memoryview(batch)[CRC_FROM:])
-    _UINT32.pack_into(batch, CRC_AT, crc)
-    return header._replace(crc=crc), batch
 
 
 # Files.
@@ -347,10 +141,19 @@ class Compaction:
     """Batches passed so far that could not be unpacked."""
     end: Offset = field(init=False)
     _keys: KeyMap = field(init=False)
+    _fates: Fates = field(init=False)
+    _understood_end: Offset = field(init=False)
+    """The first dirty batch that could not be unpacked while keys were mapped, or `limit`."""
 
     def __post_init__(self) -> None:
         self.end = self.first_dirty
         self._keys = KeyMap(self.key_bytes_max)
+        self._fates = Fates(self._keys)
+        self._understood_end = self.limit
+
+    def forget_keys(self) -> None:
+        """The pass is over, or given up."""
+        self._keys.forget()
 
     # First half.
 
@@ -371,27 +174,46 @@ class Compaction:
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
         """Map one batch; False if the map ends here."""
-        first_dirty, put = self.first_dirty, self._keys.put
-        if header.next_offset <= first_dirty:
+        if header.next_offset <= self.first_dirty:
             return True
-        if header.is_control:
-            self.end = header.next_offset
-            return True
-        if header.is_transactional:
+        if header.is_transactional and not header.is_control:
             # Until someone can tell which transactions were aborted: theirs must not supersede.
             self.end = max(self.end, header.base_offset)
             return False
-        try:
-            _, records = _unpack(header, batch)
-        except CorruptMessage:
-            records = []
-        for _, _, delta, key, _ in records:
-            offset = header.base_offset + delta
-            if key is not None and offset >= first_dirty and not put(key, offset):
-                self.end = offset
-                return False
+        if header.record_count and not header.is_control:
+            try:
+                split = split_records(unpack(header, batch), header)
+            except CorruptMessage:
+                self._understood_end = min(self._understood_end, header.base_offset)
+            else:
+                if not self._map_records(header, split):
+                    return False
         self.end = header.next_offset
         return True
+
+    def _map_records(self, header: BatchHeader, split: Split) -> bool:
+        base = 2 * header.base_offset
+        marks = [base + mark for mark in split.marks]
+        keys = cast(list[bytes], split.keys)  # unless some have none
+        if split.keyless or header.base_offset < self.first_dirty:
+            first = 2 * self.first_dirty
+            dirty = [(k, m) for k, m in zip(split.keys, marks, strict=True) if m >= first]
+            keys = [key for key, _ in dirty if key is not None]
+            marks = [mark for key, mark in dirty if key is not None]
+        if (taken := self._keys.put(keys, marks)) < len(keys):
+            self.end = marks[taken] >> 1
+            return False
+        if self._is_understood(header):
+            self.tally.keyless += split.keyless
+        return True
+
+    def _is_understood(self, header: BatchHeader) -> bool:
+        """Whether the batch is dirty, and it and all dirty ones before it could be unpacked."""
+        return self.first_dirty <= header.base_offset < self._understood_end
+
+    def _is_mapped(self, header: BatchHeader) -> bool:
+        """Whether the map knows every record of the batch."""
+        return self._is_understood(header) and header.next_offset <= self.end
 
     # Second half.
 
@@ -476,58 +298,75 @@ class Compaction:
     def _shrink(
         self, header: BatchHeader, batch: memoryview, *, stays: bool
     ) -> tuple[BatchHeader, Bytes] | None:
-        body, records = _unpack(header, batch)
-        kept = self._kept(header, records)
+        fates = self._fates_in(header)
+        if fates is None:
+            return self._shrink_by_key(header, batch, stays=stays)
+        count = fates.count(STAYS)
+        if not count:
+            return empty(header) if stays else None
+        if count == header.record_count:
+            return header, batch
+        if header.record_count < len(fates):  # which of them are at which offset?
+            return self._shrink_by_key(header, batch, stays=stays)
+        body = unpack(header, batch)
+        bounds = find_bounds(body, header.record_count)
+        records = [body[start:end] for start, end in compress(pairwise(bounds), fates)]
+        return rebuild(header, records, horizon_ms=None)
+
+    def _fates_in(self, header: BatchHeader) -> bytes | None:
+        """What becomes of every offset of the batch, where the map alone decides that.
+
+        It does not about tombstones: they have a horizon, or get one.
+        """
+        if not self._is_mapped(header):
+            return None
+        fates = self._fates.of(header.base_offset, header.next_offset)
+        return None if fates is None or TOMBSTONE_STAYS in fates else fates
+
+    def _shrink_by_key(
+        self, header: BatchHeader, batch: memoryview, *, stays: bool
+    ) -> tuple[BatchHeader, Bytes] | None:
+        body = unpack(header, batch)
+        split = split_records(body, header)
+        kept = self._kept(header, split)
         if not kept:
-            return _build(_emptied(header), b"") if stays else None
+            return empty(header) if stays else None
         # A batch that goes on past `end` has tombstones whose keys were not mapped yet.
         sets_horizon = (
             not header.attributes & DELETE_HORIZON
             and header.last_offset < self.end
-            and not all(has_value for *_, has_value in kept)
+            and any(split.marks[at] & TOMBSTONE for at in kept)
         )
-        if len(kept) == len(records) and not sets_horizon:
+        if len(kept) == len(split.marks) and not sets_horizon:
             return header, batch
-        parts = [body[start:end] for start, end, *_ in kept]
-        max_timestamp = header.max_timestamp
-        if not header.attributes & LOG_APPEND_TIME:
-            newest = max(_time_delta(part)[0] for part in parts)
-            max_timestamp = _checked_time(header.base_timestamp + newest)
-        header = header._replace(record_count=len(kept), max_timestamp=max_timestamp)
-        if sets_horizon:
-            horizon_ms = self.now_ms + self.delete_retention_ms
-            parts = [_shift_time(part, header.base_timestamp - horizon_ms) for part in parts]
-            header = header._replace(
-                attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms
-            )
-        return _build(header, compress(header.codec, b"".join(parts)))
+        records = [body[split.bounds[at] : split.bounds[at + 1]] for at in kept]
+        horizon_ms = self.now_ms + self.delete_retention_ms if sets_horizon else None
+        return rebuild(header, records, horizon_ms=horizon_ms)
 
-    def _kept(self, header: BatchHeader, records: list[RecordSlice]) -> list[RecordSlice]:
-        latest, base, end = self._keys.latest, header.base_offset, self.end
+    def _kept(self, header: BatchHeader, split: Split) -> Sequence[int]:
+        """Which of the records stay, the first being 0."""
         is_past_horizon = (
             bool(header.attributes & DELETE_HORIZON)
             and header.base_timestamp <= self.now_ms
             and not self.unreadable
         )
-        kept = []
-        for record in records:
-            _, _, delta, key, has_value = record
-            offset = base + delta
-            if offset >= end or (
-                key is not None and latest(key) <= offset and (has_value or not is_past_horizon)
+        keys = [key or b"" for key in split.keys]  # those without one go, whatever is found here
+        if not (is_past_horizon or split.keyless or self._keys.knows_any(keys)):
+            return range(len(keys))
+        if not self._is_mapped(header):
+            self.tally.keyless += split.keyless  # as Kafka: refused when produced, dropped if found
+        base, kept = 2 * header.base_offset, []
+        end = 2 * self.end - base
+        newest = self._keys.newest(keys)
+        for at, mark in enumerate(split.marks):
+            latest = newest[at]
+            if mark >= end or (
+                split.keys[at] is not None
+                and (latest is None or latest <= base + mark)
+                and not (is_past_horizon and mark & TOMBSTONE)
             ):
-                kept.append(record)
-            elif key is None:
-                self.tally.keyless += 1  # as Kafka: refused when produced, dropped if found
+                kept.append(at)
         return kept
-
-
-def _emptied(header: BatchHeader) -> BatchHeader:
-    """The header of a batch that has lost all its records; offsets and sequences stay."""
-    return header._replace(
-        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
-        base_timestamp=NO_TIMESTAMP, record_count=0,
-    )  # fmt: skip
 
 
 def group_segments(

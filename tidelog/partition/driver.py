@@ -27,12 +27,12 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
-from tidelog.log.compaction import require_keys
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
+from tidelog.log.unpacking import require_keys
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_EPOCH,

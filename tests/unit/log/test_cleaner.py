@@ -19,8 +19,8 @@ from tests.support.compaction import (
 from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
 from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
-from tidelog.log.compaction import KEY_BYTES
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
+from tidelog.log.keymap import KEY_BYTES
 from tidelog.log.log import ColdRead
 from tidelog.log.recovery import walk
 from tidelog.log.rounds import Rounds

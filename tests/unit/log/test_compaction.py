@@ -1,8 +1,6 @@
 """What compaction promises: of every key the latest record, where it was, and nothing lost."""
 
-import random
 import struct
-from hashlib import blake2b
 
 import pytest
 from crc32c import crc32c
@@ -14,6 +12,7 @@ from tests.support.compaction import (
     DIRECTORY,
     NOW_MS,
     CompactedLog,
+    broken,
     compacted,
     fold,
     latest,
@@ -21,20 +20,13 @@ from tests.support.compaction import (
     record,
     sealed,
 )
-from tidelog.errors import CorruptMessage, InvalidRecord
 from tidelog.host import read_file
-from tidelog.log.compaction import (
-    FAULTS_MAX,
-    KEY_BYTES,
-    KeyMap,
-    SegmentDamaged,
-    group_segments,
-    require_keys,
-    split_records,
-)
+from tidelog.log.compaction import SegmentDamaged, group_segments
 from tidelog.log.index import RELATIVE_MAX
+from tidelog.log.keymap import KEY_BYTES
 from tidelog.log.search import TimeSearch
 from tidelog.log.segment import Segment
+from tidelog.log.unpacking import split_records
 from tidelog.records import (
     CONTROL,
     CRC_AT,
@@ -53,31 +45,6 @@ from tidelog.records import (
 
 def keys_and_values(log: CompactedLog) -> list[tuple[bytes | None, bytes | None]]:
     return [(r.key, r.value) for r in log.records()]
-
-
-# Keys.
-
-
-def test_map_takes_new_offsets_of_known_keys_when_it_is_full():
-    keys = KeyMap(2 * KEY_BYTES)
-    assert keys.put(b"a", 1) and keys.put(b"b", 2)
-
-    assert not keys.put(b"c", 3)
-    assert keys.put(b"a", 4)
-    assert (keys.latest(b"a"), keys.latest(b"b"), keys.latest(b"c")) == (4, 2, -1)
-
-
-def test_long_keys_are_told_apart_and_never_taken_for_a_short_one():
-    keys = KeyMap(10**6)
-    known = [b"", *(letter * size for letter in (b"x", b"y") for size in (1, 40, 41, 5000))]
-
-    for offset, key in enumerate(known):
-        keys.put(key, offset)
-
-    assert [keys.latest(key) for key in known] == list(range(9))
-    assert len(keys) == 9
-    for size in range(1, 41):
-        assert keys.latest(blake2b(b"x" * 5000, digest_size=size).digest()) == -1
 
 
 # What stays.
@@ -158,13 +125,12 @@ def test_kept_records_keep_their_bytes():
     log.append(record("a"), record("b", "x" * 300), record("c"), record("a"))
     log.roll()
     ((header, before),) = log.batches()
-    slices = split_records(before[HEADER_BYTES:], header)
+    bounds = split_records(before[HEADER_BYTES:], header).bounds
 
     log.clean()
 
     ((_, after),) = log.batches()
-    kept = [before[HEADER_BYTES + start : HEADER_BYTES + end] for start, end, *_ in slices[1:]]
-    assert after[HEADER_BYTES:] == b"".join(kept)
+    assert after[HEADER_BYTES:] == before[HEADER_BYTES + bounds[1] :]
 
 
 def test_append_time_of_a_batch_stays_whatever_is_removed():
@@ -192,6 +158,21 @@ def test_batch_in_which_nothing_changes_is_copied():
     assert next(log.batches()) == before
 
 
+def test_batch_that_was_cleaned_before_is_cleaned_again_when_nobody_remembers():
+    log = new_log()
+    log.append(*(record(key, key * 3) for key in "abcd"))
+    log.append(record("b", "2"))
+    log.roll()
+    log.clean()
+    log.append(record("c", "2"))
+    log.roll()
+    log.first_dirty = 0
+
+    log.clean()
+
+    assert keys_and_values(log) == [(b"a", b"aaa"), (b"d", b"ddd"), (b"b", b"2"), (b"c", b"2")]
+
+
 def test_segment_in_which_nothing_changes_is_not_replaced():
     log = new_log()
     log.append(record("a"), record("b"))
@@ -214,32 +195,6 @@ def test_records_without_a_key_are_dropped_and_counted():
 
     assert log.offsets() == [0, 3]
     assert work.tally.keyless == 2
-
-
-@pytest.mark.parametrize("codec", Codec)
-def test_batch_without_keys_can_be_refused_before_it_is_written(codec):
-    good = encode_batch([record("a"), record("", None)], codec=codec)
-    bad = encode_batch([record("a"), record(None), record("b"), record(None)], codec=codec)
-
-    require_keys(read_header(good), good)
-    with pytest.raises(InvalidRecord, match="without a key; 2 of 4 have none") as refused:
-        require_keys(read_header(bad), bad)
-    assert [place for place, _ in refused.value.records] == [1, 3]
-
-
-def test_only_so_many_records_without_a_key_are_named():
-    bad = encode_batch([record(None)] * 5000)
-
-    with pytest.raises(InvalidRecord, match="5000 of 5000") as refused:
-        require_keys(read_header(bad), bad)
-    assert len(refused.value.records) == FAULTS_MAX
-
-
-def test_batch_that_cannot_be_read_can_be_refused_before_it_is_written():
-    bad = broken([record("a")], damage=0)
-
-    with pytest.raises(InvalidRecord, match="what it can read"):
-        require_keys(read_header(bad), bad)
 
 
 def test_control_batches_pass():
@@ -353,14 +308,6 @@ def test_value_after_its_tombstone_stays():
 # What is not understood.
 
 
-def broken(records: list[Record], damage: int) -> bytes:
-    """A batch with a good checksum over bad records: what a careless client may send."""
-    batch = encode_batch(records, leader_epoch=3)
-    batch[HEADER_BYTES + damage] ^= 0x7F
-    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
-    return bytes(batch)
-
-
 def restamped(batch: bytes, base_offset: int) -> bytes:
     return struct.pack(">q", base_offset) + batch[8:]
 
@@ -410,38 +357,6 @@ def test_batch_with_absurd_times_passes(base_ms, value):
 
     assert work.unreadable == 1
     assert [header.record_count for header in log.headers()] == [3]
-
-
-@pytest.mark.parametrize("damage", range(12))
-def test_split_refuses_what_is_no_record(damage):
-    good = encode_batch([record("key", "val"), record("key", "val")])
-    bad = broken([record("key", "val"), record("key", "val")], damage)
-
-    assert len(split_records(bytes(good[HEADER_BYTES:]), read_header(good))) == 2
-    try:
-        found = split_records(bad[HEADER_BYTES:], read_header(bad))
-    except CorruptMessage:
-        return
-    # Only what does not decide: attributes, the time, and the bytes of the key and the value.
-    assert [(start, delta) for start, _, delta, _, _ in found] == [(0, 0), (found[1][0], 1)]
-
-
-def test_split_never_leaves_the_batch():
-    generator = random.Random(5)
-    good = bytes(encode_batch([record("key", "val", time_ms=t) for t in (5, 500, 70_000)]))
-    header = read_header(good)
-    for _ in range(3000):
-        body = bytearray(good[HEADER_BYTES:])
-        for _ in range(generator.randrange(1, 4)):
-            body[generator.randrange(len(body))] = generator.randrange(256)
-        try:
-            found = split_records(bytes(body), header)
-        except CorruptMessage:
-            continue
-        assert [start for start, *_ in found][1:] == [end for _, end, *_ in found][:-1]
-        assert found[-1][1] == len(body)
-        deltas = [delta for _, _, delta, _, _ in found]
-        assert deltas == sorted(set(deltas))
 
 
 def test_bad_checksum_stops_the_work():
@@ -756,6 +671,7 @@ a_step = st.one_of(
     st.just("roll"),
     st.just("clean"),
     st.just("wait"),
+    st.just("forget"),
 )
 
 
@@ -780,6 +696,8 @@ def test_compacted_log_says_the_same_as_a_dictionary(steps, keys_max, segment_by
                 log.clean()
             case "wait":
                 log.now_ms += 600
+            case "forget":  # the checkpoint is lost: all is dirty, and has been cleaned before
+                log.first_dirty = 0
             case records, codec:
                 log.append(*records, codec=codec)
 
@@ -792,3 +710,45 @@ def test_compacted_log_says_the_same_as_a_dictionary(steps, keys_max, segment_by
     newest = {r.key: r.offset for r in written}
     if log.first_dirty == log.log.end:
         assert {r.offset for r in found} <= set(newest.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(a_step, max_size=25),
+    keys_max=st.sampled_from([2, 5, 1000]),
+    window=st.sampled_from([3, 7, 1000]),
+    keyless=st.booleans(),
+    opaque=st.booleans(),
+)
+def test_what_offsets_decide_is_what_keys_decide(steps, keys_max, window, keyless, opaque):
+    """A dirty batch is judged by offset where that is enough: the files must not tell."""
+    outcomes: list[object] = []
+    for size in (window, 0):  # no batch fits into the second: all of them are judged by key
+        log = new_log(
+            key_bytes_max=keys_max * KEY_BYTES,
+            topic=compacted(segment_bytes=700, delete_retention_ms=1000),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tidelog.log.keymap.WINDOW", size)
+            for step in [*steps, "roll", "clean", "forget", "clean"]:
+                match step:
+                    case "forget":
+                        log.first_dirty = 0
+                    case "wait":
+                        log.now_ms += 600
+                    case "roll":
+                        if log.log.active.size:
+                            log.roll()
+                    case "clean":
+                        log.flush()
+                        work = log.clean()
+                        outcomes.append((work.tally, work.unreadable, work.end))
+                    case records, codec:
+                        log.append(*records, codec=codec)
+                        if keyless:
+                            log.append(record(None), *records, codec=codec)
+                        if opaque:
+                            log.append_raw(restamped(broken([record("a")], 0), log.log.end))
+        outcomes.append([read_file(log.disk, DIRECTORY / name) for name in log.names()])
+
+    assert outcomes[: len(outcomes) // 2] == outcomes[len(outcomes) // 2 :]
