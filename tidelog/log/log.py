@@ -301,13 +301,18 @@ class Log:
     # Compacting and deleting.
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put `new`, compacted from `old`, in their place; reads of `old` under way find it."""
+        """Put `new`, compacted from `old`, in their place; reads of `old` under way find it.
+
+        From now on nobody is given the old batches, not from memory either.
+        """
         at = self.segments.index(old[0])
         assert self.segments[at : at + len(old)] == [*old], "the cleaner has looked"
         assert old[-1] is not self.segments[-1], "the active segment is never compacted"
         for segment in old:
             segment.replaced_by = new
         self.segments[at : at + len(old)] = [new]
+        # A batch of a segment that is sealed, or stable, is written: it may go.
+        self.tail.drop_before(self.segments[at + 1].base)
 
     def advance_start(self, start: Offset) -> list[Segment]:
         """Forget everything below `start`; the segments whose files can go."""

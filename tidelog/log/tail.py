@@ -2,11 +2,12 @@
 
 Rule 1: what is not on disk yet is never evicted; it can be read only from here.
 Rule 2: one budget for the whole node; whoever appended first is evicted first.
+Rule 3: what compaction has replaced is dropped, or consumers would go on reading what is gone.
 
 Followers and live consumers read the end of the log: from here, without a system call.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Final
 
@@ -22,7 +23,7 @@ _COMPACT_AT: Final = 512
 class Tail:
     """The newest batches of one log, contiguous up to its end."""
 
-    __slots__ = ("_buffers", "_evictable_to", "_head", "_offsets", "_positions", "end")
+    __slots__ = ("_buffers", "_dropped", "_evictable_to", "_head", "_offsets", "_positions", "end")
 
     def __init__(self, end: Offset) -> None:
         self._offsets: list[Offset] = []
@@ -30,6 +31,7 @@ class Tail:
         self._buffers: list[Bytes] = []
         self._head = 0
         self._evictable_to = end  # below this everything is in the file
+        self._dropped = 0  # batches that went before their turn, which the budget still counts
         self.end = end
 
     def __len__(self) -> int:
@@ -58,18 +60,32 @@ class Tail:
 
     def evict(self) -> bool:
         """Drop the oldest batch; False if it must stay because it is not in the file yet."""
+        if self._dropped:
+            self._dropped -= 1
+            return True
         head = self._head
         if head == len(self._offsets):
             return True  # a cut took it before its turn came
         following = self._offsets[head + 1] if head + 1 < len(self._offsets) else self.end
         if following > self._evictable_to:
             return False
-        self._buffers[head] = b""
-        self._head = head = head + 1
+        self._drop(1)
+        return True
+
+    def drop_before(self, offset: Offset) -> None:
+        """Drop all batches below `offset`, where another begins: the file has others now."""
+        assert offset <= self._evictable_to, "only what is in the file is replaced"
+        count = bisect_left(self._offsets, offset, self._head) - self._head
+        self._dropped += count
+        self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        head = self._head
+        self._buffers[head : head + count] = [b""] * count
+        self._head = head = head + count
         if head >= _COMPACT_AT and head * 2 >= len(self._offsets):
             del self._offsets[:head], self._positions[:head], self._buffers[:head]
             self._head = 0
-        return True
 
     def slice(
         self, offset: Offset, bytes_max: int, limit: Offset, at_least_one: bool

@@ -220,6 +220,22 @@ def test_cleaner_swaps_the_segments_of_a_running_log():
     assert log.offsets() == [4, 5, 6]
 
 
+def test_what_was_compacted_is_not_read_from_memory_any_more():
+    log = new_log()
+    for _ in range(3):
+        log.append(record("a", "x" * 100), record("b"))
+        log.log.roll()
+    log.append(record("c"))
+    log.flush()
+    node = Node(log)
+    assert len(log.consume(0)) == 7, "all of it is in memory"
+
+    assert asyncio.run(node.clean())
+
+    assert [found.offset for found in log.consume(0)] == [4, 5, 6]
+    assert log.log.tail.start == 6, "what was not compacted is still there"
+
+
 def test_cleaner_notes_the_first_dirty_offset_in_the_format_of_kafka():
     log = dirty_log()
     node = Node(log)

@@ -161,3 +161,35 @@ def test_the_memory_of_a_dropped_log_is_given_back():
 
     assert len(kept) == 3
     assert budget.bytes_used == budget.bytes_max
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 600, 1000])
+def test_what_was_replaced_is_dropped_and_the_rest_stays(count):
+    tail = Tail(0)
+    fill(tail, 1000, records=2)
+    tail.written(2000)
+
+    tail.drop_before(2 * count)
+
+    assert (tail.start, tail.end, len(tail)) == (2 * count, 2000, 1000 - count)
+    if count < 1000:
+        buffers, _ = tail.slice(2 * count, 10, limit=2000, at_least_one=True)
+        assert buffers == [bytes([2 * count % 256]) * 10]
+
+
+def test_the_budget_takes_the_turn_of_a_dropped_batch_for_done():
+    tail, budget = Tail(0), TailBudget(4 * (10 + ENTRY_OVERHEAD_BYTES))
+    for _ in range(4):
+        fill(tail, 1)
+        budget.charge(tail, 10)
+    tail.written(4)
+
+    tail.drop_before(2)
+    for _ in range(2):
+        fill(tail, 1)
+        budget.charge(tail, 10)
+
+    assert (tail.start, tail.end) == (2, 6), "what is newer was not evicted in its place"
+    fill(tail, 1)
+    budget.charge(tail, 10)
+    assert tail.start == 3
