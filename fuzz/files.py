@@ -169,7 +169,7 @@ async def _whole_directory() -> dict[str, bytes]:
     await broker.start()
     for name in ("orders", "payments"):
         await create_topic(broker, NewTopic(name=name, partitions=2, config={}))
-        broker.metadata.partition.log.roll()
+        broker.member.log.log.roll()
     await broker.stop()
     return _files(disk, Path(DATA))
 

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from tests.simulation import virtual_time
 from tidelog.broker.broker import Broker
-from tidelog.broker.metadata_log import METADATA_PARTITION
+from tidelog.cluster.quorum_log import METADATA_PARTITION
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.topics import create_topic
 from tidelog.config import NodeConfig, TopicConfig

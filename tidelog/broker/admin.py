@@ -166,8 +166,7 @@ def list_partition_reassignments(broker: Broker, request: Any, context: Request)
 
 def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The quorum is this node alone."""
-    metadata = broker.metadata.partition
-    leader = metadata.leading()
+    metadata, raft = broker.member.log, broker.member.quorum.raft
     now_ms = broker.host.clock.wall_ms()
     voter = {
         "replica_id": broker.node_id,
@@ -188,8 +187,8 @@ def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str,
                         "partition_index": p.partition_index,
                         "error_message": None,
                         "leader_id": broker.node_id,
-                        "leader_epoch": leader.epoch,
-                        "high_watermark": leader.high_watermark,
+                        "leader_epoch": raft.epoch,
+                        "high_watermark": raft.high_watermark,
                         "current_voters": [voter],
                         "observers": [],
                     }

@@ -14,12 +14,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from tidelog.broker.metadata_log import METADATA_PARTITION, MetadataLog
+from tidelog.cluster.member import Member
+from tidelog.cluster.metadata import Metadata
+from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import NodeRegistered, TopicCreated, decode
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.host import Bytes, Host, Path
+from tidelog.host import Host, Path
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
@@ -45,6 +47,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
+from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
 
 _log = logging.getLogger(__name__)
@@ -87,7 +90,8 @@ class Broker:
         self._deleted_calls: list[Callable[[str], None]] = []
         self._one_change_at_a_time = asyncio.Lock()
         self.identity: Identity
-        self.metadata: MetadataLog
+        self.member: Member
+        self.metadata: Metadata
         self.cleaner: Cleaner
 
     # Starting.
@@ -117,19 +121,19 @@ class Broker:
         self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
 
     async def _open_metadata(self) -> None:
-        config = INTERNAL_TOPIC_CONFIG
-        self._directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
-        state = await self.host.offload.run(partial(self._open_log, METADATA_PARTITION, config))
-        metadata = self._make_partition(METADATA_PARTITION, METADATA_TOPIC_ID, config, state)
-        metadata.lead(metadata.log.epochs.latest + 1, frozenset({self.node_id}), metadata.log.end)
-        self.metadata = MetadataLog(metadata, self.host.clock)
-
-        def read(offset: Offset) -> Bytes:
-            answer = metadata.log.read(offset, _METADATA_READ_BYTES, metadata.log.end)
-            assert isinstance(answer, ColdRead), "nothing was appended yet"
-            return answer.perform(self.host.disk)
-
-        await self.host.offload.run(partial(self.metadata.replay, read))
+        """Become a member of the cluster, and know its metadata."""
+        config = self.config
+        self.member = Member(
+            self.host, self._directory, self.identity, self.rounds, self.budget,
+            quorum=config.quorum_nodes, timing=timing_of(config), on_fatal=self._on_fatal,
+        )  # fmt: skip
+        self.metadata = self.member.metadata
+        await self.member.open()
+        if config.peer_endpoint is not None:
+            await self.member.listen(config.peer_endpoint)
+        await self.member.join()
+        self.identity = self.member.identity
+        await self.member.led()
 
     async def _open_partitions(self) -> None:
         image = self.metadata.image
@@ -170,7 +174,7 @@ class Broker:
 
     def _topics_created(self) -> set[UUID]:
         """Every topic in the metadata log, also those that were deleted; at start only."""
-        log = self.metadata.partition.log
+        log = self.member.log.log
         found: set[UUID] = set()
         offset = log.start
         while offset < log.end:
@@ -375,16 +379,19 @@ class Broker:
 
     async def _checkpoint(self) -> None:
         """Note durable ends, watermarks and starts; see whether a full disk has room again."""
-        everyone = [*self.partitions(), self.metadata.partition]
-        if any(partition.disk_full for partition in everyone):
+        partitions = self.partitions()
+        if any(partition.disk_full for partition in partitions):
             free = await self.host.offload.run(
                 partial(self.host.disk.free_bytes, self._directory.root)
             )
-            for partition in everyone:
+            for partition in partitions:
                 partition.retry_full_disk(free)
         await self._note_checkpoints()
 
-    def _checkpoint_work(self, partitions: Iterable[Partition]) -> Callable[[], None]:
+    def _all_logs(self) -> list[Partition | QuorumLog]:
+        return [*self.partitions(), self.member.log]
+
+    def _checkpoint_work(self, partitions: Sequence[Partition | QuorumLog]) -> Callable[[], None]:
         """What to write, as it stands now; performed in a disk's thread."""
         found = self._directory
         # A mark never falls: a damaged log ends before it, and must be found damaged for ever.
@@ -473,8 +480,7 @@ class Broker:
 
     async def _note_checkpoints(self) -> None:
         async with self._directory.noting:  # an older state must not be written after a newer one
-            everyone = [*self.partitions(), self.metadata.partition]
-            await self._change_disk(self._checkpoint_work(everyone))
+            await self._change_disk(self._checkpoint_work(self._all_logs()))
 
     # Stopping.
 
@@ -492,11 +498,11 @@ class Broker:
         """Write and sync everything, note it, and leave a clean marker."""
         await self._stop_housekeeping()
         await self.cleaner.finish()
-        partitions = [*self.partitions(), self.metadata.partition]
+        await self.member.stop()
         clean = await self.finish_writes()
         for partition in self.partitions():
             partition.resign(StorageError("the node is stopping"))
-        await self.host.offload.run(partial(self._close, partitions, clean))
+        await self.host.offload.run(partial(self._close, self._all_logs(), clean))
 
     async def _stop_housekeeping(self) -> None:
         for call in self._stop_calls:
@@ -506,7 +512,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _close(self, partitions: list[Partition], clean: bool) -> None:
+    def _close(self, partitions: Sequence[Partition | QuorumLog], clean: bool) -> None:
         if clean:
             logs = [p.log for p in partitions]
             for log in logs:
@@ -522,6 +528,16 @@ class Broker:
         await self._stop_housekeeping()
         for partition in self.partitions():
             partition.resign(StorageError("the disk has failed; the node is stopping"))
+
+
+def timing_of(config: NodeConfig) -> Timing:
+    """How long a member of the quorum waits for what."""
+    election = config.quorum_election_timeout_ms / 1000
+    fetch = config.quorum_fetch_timeout_ms / 1000
+    return Timing(
+        election_timeout_min=election, election_timeout_max=2 * election, fetch_timeout=fetch,
+        fetch_wait=min(0.5, fetch / 4),
+    )  # fmt: skip
 
 
 def close_log(host: Host, log: Log) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.messages import IAm, WhoAreYou
-from tidelog.errors import ConfigError, StorageError
+from tidelog.errors import StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.listener import Answer
@@ -59,32 +59,6 @@ def write_formed(host: Host, root: Path, formed: Formed) -> None:
     replace_file(host.disk, root / FILE_NAME, msgspec.json.encode(formed))
 
 
-def parse_quorum(text: str) -> dict[NodeId, Endpoint]:
-    """`ID@HOST:PORT,...` as nodes with their addresses."""
-    quorum: dict[NodeId, Endpoint] = {}
-    for part in text.split(","):
-        number, at, address = part.strip().partition("@")
-        try:
-            endpoint = Endpoint.parse(address)
-        except ValueError:
-            endpoint = None
-        if not (at and number.isdecimal() and endpoint):
-            raise ConfigError(
-                f"--quorum: {part.strip()!r} is not ID@HOST:PORT, for example 1@10.0.0.1:9192"
-            )
-        if int(number) in quorum:
-            raise ConfigError(f"--quorum names node {number} twice")
-        quorum[int(number)] = endpoint
-    if len(quorum) % 2 == 0:
-        raise ConfigError(
-            f"--quorum names {len(quorum)} nodes; a quorum has 1, 3, 5 or 7: one more than an odd "
-            "number survives no more failures"
-        )
-    if len(quorum) > 7:
-        raise ConfigError("--quorum names more than 7 nodes; let the others follow: leave them out")
-    return quorum
-
-
 class Formation:
     """A node on its way into a quorum; afterwards it answers those who come later."""
 
@@ -94,7 +68,7 @@ class Formation:
         """`cluster` is the id that this node would give a new cluster."""
         self._host = host
         self._root = root
-        self._me = me
+        self.me = me
         self._cluster = cluster
         self._quorum = quorum
         self.formed: Formed | None = None
@@ -109,11 +83,11 @@ class Formation:
         formed = self.formed
         if formed is None:
             return IAm(
-                me=self._me, cluster=self._cluster, is_formed=False, quorum=tuple(self._quorum)
+                me=self.me, cluster=self._cluster, is_formed=False, quorum=tuple(self._quorum)
             )
         voters = self.newest_voters if self.newest_voters is not None else formed.voters
         return IAm(
-            me=self._me, cluster=formed.cluster, is_formed=True, voters=tuple(voters),
+            me=self.me, cluster=formed.cluster, is_formed=True, voters=tuple(voters),
             quorum=tuple(self._quorum),
         )  # fmt: skip
 
@@ -135,7 +109,7 @@ class Formation:
         return self.formed
 
     async def _ask_all(self, hub: Hub) -> tuple[list[IAm], list[str]]:
-        others = [node for node in self._quorum if node != self._me.key.id]
+        others = [node for node in self._quorum if node != self.me.key.id]
         asked = WhoAreYou(quorum=tuple(self._quorum))
         answers = await asyncio.gather(
             *(hub.ask(node, asked, IAm, seconds_max=_ASK_SECONDS_MAX) for node in others),

@@ -5,6 +5,7 @@ Rule 1: the order of a start: find the snapshot and the log, listen to peers, fi
 Rule 2: a node alone is a quorum of one, and the same code.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,9 @@ from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 _log = logging.getLogger(__name__)
 
+NOWHERE: Final = Endpoint(host="", port=0)
+"""The peer address of a node that is alone."""
+
 SNAPSHOT_RECORDS: Final = 20_000
 """So many records after the last snapshot the next one is made."""
 
@@ -49,18 +53,18 @@ class Member:
         rounds: Rounds,
         budget: TailBudget,
         *,
-        peer: Endpoint,
         quorum: Mapping[NodeId, Endpoint],
         timing: Timing,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`peer` is where others reach this node; `quorum` names who forms a new cluster."""
+        """`quorum` names who forms a new cluster; nobody, if this node is alone."""
         self._host = host
         self._directory = directory
         self.identity = identity
         self._contacts = quorum
         key = ReplicaKey(identity.node_id, encode_id(identity.directory_id))
-        self.me = Voter(key, peer.host, peer.port)
+        at = quorum.get(identity.node_id, NOWHERE)
+        self.me = Voter(key, at.host, at.port)
         self.metadata = Metadata(host)
         self.log = QuorumLog(
             host, rounds, directory, budget, on_synced=lambda end: self.quorum.on_synced(end),
@@ -113,6 +117,14 @@ class Member:
         self.metadata.join(self.quorum, self.hub)
         self.metadata.on_applied(self._count)
 
+    async def listen(self, at: Endpoint) -> Endpoint:
+        """Listen to peers; returns where, which is news if the port was 0."""
+        heard_at = await self.hub.listen(at)
+        if self.me.key.id not in self._contacts:
+            self.me = Voter(self.me.key, heard_at.host, heard_at.port)
+            self.quorum.me = self._formation.me = self.me
+        return heard_at
+
     async def join(self) -> None:
         """Find or form the quorum, and take part in it; returns before anybody leads."""
         formed = await self._find_quorum()
@@ -134,7 +146,7 @@ class Member:
         self.quorum.start(self.hub)
 
     async def _find_quorum(self) -> Formed:
-        alone = list(self._contacts) == [self.me.key.id]
+        alone = list(self._contacts) in ([], [self.me.key.id])
         if alone or self.log.end > 0 or self._snapshot is not None:
             return await self._host.offload.run(self._form_alone)
         return await self._formation.join(self.hub)
@@ -147,6 +159,12 @@ class Member:
             write_formed(self._host, self._directory.root, formed)
         self._formation.formed = formed
         return formed
+
+    async def led(self) -> None:
+        """Wait until this node leads: only for one that is alone."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_lead(lambda epoch: None if future.done() else future.set_result(None))
+        await future
 
     def _introduce(self) -> Welcome:
         return Welcome(

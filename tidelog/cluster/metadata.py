@@ -18,7 +18,7 @@ from tidelog.cluster.quorum import Quorum
 from tidelog.cluster.quorum_log import Entry
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
-from tidelog.errors import BrokerError, NotController, RequestTimedOut
+from tidelog.errors import BrokerError, NotController, RequestTimedOut, StorageError
 from tidelog.host import Host
 from tidelog.model import NodeId, Offset
 from tidelog.peers.listener import Answer
@@ -114,6 +114,8 @@ class Metadata:
             ) from None
 
     async def _try(self, decide: Callable[[ClusterImage], Change]) -> Change | None:
+        if self._quorum.refusal is not None and self._quorum.raft.leader in (None, self._me):
+            raise StorageError(self._quorum.refusal)
         if self._quorum.leads:
             decided = decide(self.image)
             try:
@@ -122,10 +124,14 @@ class Metadata:
                 return None
             return decided
         leader = self._quorum.raft.leader
-        if leader is None or leader == self._quorum.me.key.id:
+        if leader is None or leader == self._me:
             await asyncio.sleep(_RETRY_SECONDS)
             return None
         return await self._try_there(leader, decide)
+
+    @property
+    def _me(self) -> NodeId:
+        return self._quorum.me.key.id
 
     async def _try_there(
         self, leader: NodeId, decide: Callable[[ClusterImage], Change]

@@ -22,7 +22,7 @@ from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
-from tidelog.log.steps import DiskFull
+from tidelog.log.steps import DiskFull, is_full
 from tidelog.model import Epoch, NodeId, Offset
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
@@ -121,7 +121,8 @@ class Quorum:
         self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._leads_since: Offset | None = None
         self._partings: list[asyncio.Task[None]] = []
-        self._full = False
+        self.refusal: str | None = None
+        """Why the log has no room; until something can be committed again."""
         self._wanted: GetSnapshot | None = None
         """The snapshot that the machine waits for; None again once the log went another way."""
         self.raft: Raft
@@ -200,6 +201,8 @@ class Quorum:
                     for effect in effects:
                         await self._perform(effect)
                 self._set_timer()
+        except OSError as error:
+            self._on_fatal(error)
         except Exception as error:
             _log.exception("the quorum's driver failed")
             self._on_fatal(error)
@@ -214,10 +217,7 @@ class Quorum:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Persist():
-                content = msgspec.json.encode(effect.state)
-                await self._host.offload.run(
-                    partial(replace_file, self._host.disk, self._state_path, content)
-                )
+                await self._persist(msgspec.json.encode(effect.state))
             case Truncate():
                 self._wanted = None
                 _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
@@ -242,6 +242,20 @@ class Quorum:
                 self._follow(effect)
             case Commit():
                 self._commit(effect.high_watermark)
+
+    async def _persist(self, state: bytes) -> None:
+        """Write a promise down. Without room for it this node waits, and promises nothing."""
+        write = partial(replace_file, self._host.disk, self._state_path, state)
+        while True:
+            try:
+                return await self._host.offload.run(write)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                if self.refusal is None:
+                    self.refusal = f"the disk is full ({error.strerror}); free some space"
+                    _log.error("the quorum must wait: %s", self.refusal)
+            await asyncio.sleep(_FULL_DISK_SECONDS)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run `work` beside everything else, no longer than the quorum."""
@@ -329,11 +343,12 @@ class Quorum:
 
     def on_disk_full(self, full: DiskFull) -> None:
         """The log could not grow: give way, and begin again with what the disk holds."""
-        _log.error("the metadata log takes no records: the disk is full (%s)", full.error.strerror)
-        if not self._full:
-            self._full = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(_FULL_DISK_SECONDS, self.post, self._begin_again)
+        refusal = f"the disk is full ({full.error.strerror}); free some space"
+        if self.refusal is None:
+            _log.error("the metadata log takes no records: %s", refusal)
+        self.refusal = refusal
+        self._fail_commits(StorageError(refusal))
+        asyncio.get_running_loop().call_later(_FULL_DISK_SECONDS, self.post, self._begin_again)
 
     async def _begin_again(self) -> None:
         state = await self._host.offload.run(self._read_state)
@@ -341,7 +356,6 @@ class Quorum:
         self._events.clear()
         self._follow(Follow(state.epoch, None))
         self._build(state, self._bootstrap, self._snapshot)
-        self._full = False
         self.post(Ticked())
 
     # Leading.
@@ -356,13 +370,16 @@ class Quorum:
 
     def _follow(self, effect: Follow) -> None:
         was_leading, self._leads_since = self._leads_since is not None, None
-        while self._commits:
-            _, future = self._commits.popleft()
-            if not future.done():
-                future.set_exception(NotController("leadership of the quorum was lost"))
+        self._fail_commits(NotController("leadership of the quorum was lost"))
         if was_leading:
             _log.warning("node %d leads the quorum no longer", self.me.key.id)
         self._on_follow(effect.epoch, effect.leader)
+
+    def _fail_commits(self, error: BrokerError) -> None:
+        while self._commits:
+            _, future = self._commits.popleft()
+            if not future.done():
+                future.set_exception(error)
 
     def _commit(self, high_watermark: Offset) -> None:
         self.log.high_watermark = high_watermark
@@ -370,6 +387,7 @@ class Quorum:
             self._on_commit(entry)
         if self._leads_since is not None and high_watermark >= self._leads_since:
             self._leads_since = -1
+            self.refusal = None
             self._on_lead(self.raft.epoch)
         while self._commits and self._commits[0][0] <= high_watermark:
             _, future = self._commits.popleft()
@@ -380,8 +398,11 @@ class Quorum:
         """Append `records` as one batch and wait until they are committed and handed on.
 
         NotController if this node does not lead, or ceases to: then their fate is not known.
+        StorageError if the disk is full.
         """
-        if self._leads_since != -1 or self.log.log.refusal is not None:
+        if self.refusal is not None:
+            raise StorageError(self.refusal)
+        if self._leads_since != -1:
             raise NotController("this node does not lead the quorum")
         entry = self._append(records, self.raft.epoch)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

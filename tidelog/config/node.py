@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.config.quorum import parse_quorum
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
-from tidelog.model import Endpoint
+from tidelog.model import Endpoint, NodeId
 
 ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 TOPIC_DEFAULT_PREFIX: Final = "log."
@@ -27,7 +28,26 @@ class NodeConfig:
     )
     http: str = setting("127.0.0.1:8080", "HOST:PORT of the HTTP face, which is not served yet.")
     peer: str = setting(
-        "127.0.0.1:9192", "HOST:PORT for the other nodes of a cluster; today a node runs alone."
+        "",
+        "HOST:PORT for the other nodes of a cluster; empty for this node's address in `quorum`. "
+        "A node without a `quorum` needs none.",
+    )
+    quorum: str = setting(
+        "",
+        "ID@HOST:PORT,... of the 1, 3, 5 or 7 nodes that keep the cluster's metadata, by their "
+        "`peer` addresses; the same on every node. Empty for a node that is alone.",
+    )
+    quorum_election_timeout_ms: int = setting(
+        1000, "How long a voter waits for an election, at least; up to twice that.", least=50
+    )
+    quorum_fetch_timeout_ms: int = setting(
+        2000, "A voter that its leader does not answer for so long looks for another.", least=100
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        500, "How often a node tells every voter that it lives.", least=10
+    )
+    broker_session_timeout_ms: int = setting(
+        2000, "A node that is silent for so long is fenced: it leads nothing.", least=50
     )
     auto_create_topics_enable: bool = setting(True, "Create a topic when a client first names it.")
     num_partitions: int = setting(
@@ -119,6 +139,18 @@ class NodeConfig:
     def kafka_endpoint(self) -> Endpoint:
         return Endpoint.parse(self.kafka)
 
+    @property
+    def quorum_nodes(self) -> dict[NodeId, Endpoint]:
+        """The nodes that form the quorum; none for a node that is alone."""
+        return parse_quorum(self.quorum) if self.quorum else {}
+
+    @property
+    def peer_endpoint(self) -> Endpoint | None:
+        """Where this node listens to its peers; None if it is alone."""
+        if self.peer:
+            return Endpoint.parse(self.peer)
+        return self.quorum_nodes.get(self.node_id)
+
 
 NODE_SETTINGS: Final = settings_of(NodeConfig)
 
@@ -189,6 +221,11 @@ def _parse(values: Mapping[str, object]) -> NodeConfig:
                 Endpoint.parse(value)
             except ValueError as error:
                 raise ConfigError(f"{name.replace('_', '.')}: {error}") from None
+    if config.quorum_nodes and config.peer_endpoint is None:
+        raise ConfigError(
+            f"node {config.node_id} is not one of the quorum; set `peer` (--peer) to the address "
+            "where the others reach it"
+        )
     try:
         defaults = topic_config(for_topics, TopicConfig())
     except ConfigError as error:

@@ -37,17 +37,17 @@ def test_a_restart_sees_what_was_committed(killed):
 def test_a_record_is_applied_only_once_it_is_committed():
     async def story(node):
         metadata = node.broker.metadata
-        end = metadata.partition.log.end
+        end = node.broker.member.log.end
         change = asyncio.ensure_future(metadata.change(lambda _: ProducerIdsGranted(node=1, end=5)))
-        while metadata.partition.log.end == end:
+        while node.broker.member.log.end == end:
             await asyncio.sleep(0)
-        assert metadata.partition.high_watermark == end
+        assert node.broker.member.log.high_watermark == end
         assert metadata.image.producer_ids_end == 0
 
         await change
 
         assert metadata.image.producer_ids_end == 5
-        assert metadata.partition.high_watermark == end + 1
+        assert node.broker.member.log.high_watermark == end + 1
 
     on_a_node(story)
 
@@ -67,7 +67,7 @@ def test_each_decision_is_made_on_an_image_that_holds_all_earlier_ones():
 def test_a_refused_decision_writes_nothing_and_holds_up_nobody():
     async def story(node):
         metadata = node.broker.metadata
-        end = metadata.partition.log.end
+        end = node.broker.member.log.end
 
         def refuse(image):
             raise UnknownTopicOrPartition("t")
@@ -75,7 +75,7 @@ def test_a_refused_decision_writes_nothing_and_holds_up_nobody():
         with pytest.raises(UnknownTopicOrPartition):
             await metadata.change(refuse)
 
-        assert metadata.partition.log.end == end
+        assert node.broker.member.log.end == end
         await metadata.change(lambda _: ProducerIdsGranted(node=1, end=5))
 
     on_a_node(story)
