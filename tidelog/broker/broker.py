@@ -7,7 +7,7 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,13 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
-from tidelog.controller.records import NodeRegistered, TopicCreated, decode
+from tidelog.controller.records import (
+    MetadataRecord,
+    NodeRegistered,
+    TopicCreated,
+    TopicDeleted,
+    decode,
+)
 from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.host import Host, Path
 from tidelog.log import directory
@@ -159,32 +165,31 @@ class Broker:
     def _finish_deletions(self, mine: Iterable[tuple[TopicImage, TopicPartition]]) -> None:
         """Remove what is left of topics whose deletion was committed before a crash.
 
-        Only of those that the metadata log has seen made. A directory that it knows nothing of
-        may be all that is left of lost metadata: it is kept.
+        Only with proof. A topic that the image does not know may be one that it does not know
+        yet, and a directory that the log knows nothing of all that is left of lost metadata.
         """
         known = {name: topic.id for topic, name in mine} | {METADATA_PARTITION: METADATA_TOPIC_ID}
         left = self._directory.leftovers(known)
         if not left:
             return
-        deleted = self._topics_created() - self.image.topics_by_id.keys()
+        deleted = deleted_topics(self._committed_changes())
         gone = [name for name, topic_id in left.items() if topic_id in deleted]
         if gone:
             _log.warning("finishing the deletion of %s", ", ".join(map(str, gone)))
             self._directory.remove(gone)
 
-    def _topics_created(self) -> set[UUID]:
-        """Every topic in the metadata log, also those that were deleted; at start only."""
-        log = self.member.log.log
-        found: set[UUID] = set()
+    def _committed_changes(self) -> Iterator[MetadataRecord]:
+        """What the metadata log holds and nobody can undo; at start only."""
+        log, limit = self.member.log.log, self.metadata.applied
         offset = log.start
-        while offset < log.end:
-            read = log.read(offset, _METADATA_READ_BYTES, log.end)
+        while offset < limit:
+            read = log.read(offset, _METADATA_READ_BYTES, limit)
             data = read.perform(self.host.disk) if isinstance(read, ColdRead) else b"".join(read[0])
             for header, batch in iterate_batches(data):
-                changes = [decode(record.value) for record in decode_batch(batch) if record.value]
-                found |= {UUID(c.id) for c in changes if isinstance(c, TopicCreated)}
+                for record in decode_batch(batch):
+                    if record.value is not None:
+                        yield decode(record.value)
                 offset = header.next_offset
-        return found
 
     def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
         directory = self._directory
@@ -538,6 +543,18 @@ def timing_of(config: NodeConfig) -> Timing:
         election_timeout_min=election, election_timeout_max=2 * election, fetch_timeout=fetch,
         fetch_wait=min(0.5, fetch / 4),
     )  # fmt: skip
+
+
+def deleted_topics(changes: Iterable[MetadataRecord]) -> set[UUID]:
+    """The ids of topics that were made and deleted in `changes`."""
+    made: dict[str, str] = {}
+    deleted: set[UUID] = set()
+    for change in changes:
+        if isinstance(change, TopicCreated):
+            made[change.name] = change.id
+        elif isinstance(change, TopicDeleted) and change.name in made:
+            deleted.add(UUID(made.pop(change.name)))
+    return deleted
 
 
 def close_log(host: Host, log: Log) -> None:

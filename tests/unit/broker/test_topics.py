@@ -5,6 +5,7 @@ import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
+from tidelog.broker.broker import deleted_topics
 from tidelog.controller.records import TopicCreated, TopicDeleted
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.host import Lane, Path
@@ -312,6 +313,25 @@ def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start():
 
     machine.live(dies_before_it_removes_anything, killed=True)
     machine.live(after)
+
+
+def test_only_a_deletion_on_record_proves_that_a_topic_was_deleted():
+    def created(name, number):
+        return TopicCreated(name=name, id=UUID(int=number).hex, replicas=[[1]])
+
+    deleted = deleted_topics(
+        [
+            TopicDeleted(name="made before what is left of the log"),
+            created("kept", 1),
+            created("anew", 2),
+            TopicDeleted(name="anew"),
+            created("anew", 3),
+            created("gone", 4),
+            TopicDeleted(name="gone"),
+        ]
+    )
+
+    assert deleted == {UUID(int=2), UUID(int=4)}
 
 
 def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
