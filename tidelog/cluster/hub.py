@@ -75,6 +75,10 @@ class Hub:
             return mine
         return await self._link(node).ask(message, answer, seconds_max=seconds_max)
 
+    async def is_down(self, node: NodeId) -> bool:
+        """Whether a peer's process is gone: nobody listens where it did."""
+        return node != self._me().node and await self._link(node).is_down()
+
     async def _ask_myself(self, message: msgspec.Struct, seconds_max: float) -> Any:
         place = _Own()
         self._receive(self._me().node, message, place)

@@ -2,7 +2,9 @@
 
 from enum import IntEnum
 
+from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
+from tidelog.controller.registration import Registration
 from tidelog.model import NodeId, Offset
 from tidelog.peers.wire import Message
 from tidelog.raft.voters import Voter
@@ -56,43 +58,29 @@ class ProposalAnswer(Message, frozen=True, kw_only=True, tag=True):
 class Register(Message, frozen=True, kw_only=True, tag=True):
     """A process of a broker has started, and wants to be one of the cluster."""
 
-    node: NodeId
-    incarnation: str
-    directory: str
-    cluster: str
-    kafka_host: str
-    kafka_port: int
-    peer_host: str
-    peer_port: int
-    http_host: str | None = None
-    http_port: int = 0
-    rack: str | None = None
+    registration: Registration
 
 
 class RegisterAnswer(Message, frozen=True, kw_only=True, tag=True):
-    """`problem` says why not; without an offset the answering node is not the controller."""
+    """Registered; or not, for the reason in `problem`; or, without either, ask another node."""
 
     offset: Offset | None = None
+    """Everything that this life begins with lies below it."""
     broker_epoch: int = -1
     problem: str | None = None
+    code: int = 0
 
 
-class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
-    """I am alive. Sent to every voter, so that whoever leads next knows."""
+class Beat(Message, frozen=True, kw_only=True, tag=True):
+    """I live. Sent to every voter, so that whoever leads next knows, too."""
 
-    node: NodeId
-    broker_epoch: int
-    applied: Offset
-    """How far this node's image is."""
-    wants_to_stop: bool = False
-    replicas: tuple[tuple[int, int, Offset, Offset], ...] = ()
-    """Of each replica that has changed: the partition's cluster id, last epoch, end, watermark."""
+    heartbeat: Heartbeat
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):
     is_controller: bool
     """Only the active controller's answer renews a lease."""
     is_known: bool = True
-    """False: this incarnation is over, or was never registered; register again."""
+    """False: this life is over, or was never registered; register again."""
     is_fenced: bool = True
     may_stop: bool = False

@@ -119,7 +119,7 @@ class Metadata:
         if self._quorum.leads:
             decided = decide(self.image)
             try:
-                await self._quorum.propose(_records(decided))
+                await self._commit(_records(decided))
             except NotController:
                 return None
             return decided
@@ -164,7 +164,20 @@ class Metadata:
             await asyncio.sleep(_RETRY_SECONDS)
         return None
 
+    async def _commit(self, records: list[MetadataRecord]) -> None:
+        if records:
+            await self._quorum.propose(records)
+
     # As the active controller.
+
+    async def decide_here(self, decide: Callable[[ClusterImage], Change]) -> Change:
+        """As `change`, but only if this node is the active controller, and stays it."""
+        async with self._one_at_a_time:
+            if not self._quorum.leads:
+                raise NotController("this node is not the active controller")
+            decided = decide(self.image)
+            await self._commit(_records(decided))
+            return decided
 
     def on_proposal(self, source: NodeId, proposal: Proposal, place: Answer | None) -> None:
         assert place is not None
@@ -179,8 +192,7 @@ class Metadata:
                 place.send(ProposalAnswer(fate=ProposalFate.STALE, offset=self.applied))
                 return
             try:
-                if proposal.records:
-                    await self._quorum.propose(proposal.records)
+                await self._commit(proposal.records)
             except NotController:
                 place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
                 return

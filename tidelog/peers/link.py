@@ -80,6 +80,18 @@ class Link:
         if self._stream is not None:
             self._stream.note(message)
 
+    async def is_down(self) -> bool:
+        """Whether nobody listens there, as far as one more try can tell."""
+        self._retry_at = 0.0
+        try:
+            if self._stream is None:
+                await self._connect()
+        except PeerUnreachable as error:
+            return error.is_down
+        except PeerRefused:
+            pass
+        return False
+
     def _decoder(self, answer: type[T]) -> "msgspec.msgpack.Decoder[T]":
         decoder = self._decoders.get(answer)
         if decoder is None:

@@ -1,0 +1,150 @@
+"""Drives the active controller: leases, registrations, elections.
+
+Rule 1: it decides only while this node leads the quorum; what it hears is kept on every voter.
+Rule 2: one decision at a time, through `Metadata`, like everybody else's.
+Rule 3: a closed connection makes it look at once; closed and refused counts as gone.
+"""
+
+import asyncio
+import logging
+
+from tidelog.cluster.member import Member
+from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
+from tidelog.controller.controller import Controller
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import MetadataRecord
+from tidelog.errors import BrokerError, NotController, StorageError
+from tidelog.host import Host
+from tidelog.model import Epoch, NodeId
+from tidelog.peers.listener import Answer
+
+_log = logging.getLogger(__name__)
+
+
+class ActiveController:
+    """The controller of this node, active or not."""
+
+    def __init__(self, host: Host, member: Member, controller: Controller) -> None:
+        self._host = host
+        self._member = member
+        self._metadata = member.metadata
+        self.controller = controller
+        self._wake = asyncio.Event()
+        self._deciding: asyncio.Task[None] | None = None
+        member.handle(Register, self._on_register)
+        member.handle(Beat, self._on_heartbeat)
+        member.on_lead(self._begin)
+        member.on_follow(self._end)
+        self._metadata.on_applied(
+            lambda records: controller.applied(
+                self._metadata.image, records, self._metadata.applied
+            )
+        )
+
+    def listen(self) -> None:
+        """Hear of peers that go; once there are any."""
+        self._member.hub.on_gone(self._on_gone)
+
+    def _now(self) -> float:
+        return self._host.clock.monotonic()
+
+    # Leading.
+
+    def _begin(self, epoch: Epoch) -> None:
+        self.controller.begin(self._metadata.image, self._now(), self._metadata.applied)
+        self._deciding = self._member.quorum.spawn(self._decide())
+
+    def _end(self, epoch: Epoch, leader: NodeId | None) -> None:
+        if self._deciding is not None:
+            self._deciding.cancel()
+            self._deciding = None
+
+    async def _decide(self) -> None:
+        """Do whatever is due, then wait until something may be."""
+        while True:
+            self._wake.clear()
+            try:
+                decided = await self._metadata.decide_here(self._due)
+            except NotController:
+                return
+            except StorageError as error:  # the disk is full
+                _log.warning("the controller must wait: %s", error)
+                await asyncio.sleep(1)
+                continue
+            if decided:
+                self._report(decided)
+                continue
+            deadline = self.controller.deadline(self._metadata.image, self._now())
+            timer = None
+            if deadline is not None:
+                wait = max(deadline - self._now(), 0.001)
+                timer = asyncio.get_running_loop().call_later(wait, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    def _due(self, image: ClusterImage) -> list[MetadataRecord]:
+        return self.controller.due(image, self._now())
+
+    def _report(self, records: list[MetadataRecord]) -> None:
+        kinds: dict[str, int] = {}
+        for record in records:
+            kinds[type(record).__name__] = kinds.get(type(record).__name__, 0) + 1
+        told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        _log.info("decided: %s (%s)", records[0], told)
+
+    # Hearing.
+
+    def _on_register(self, source: NodeId, asked: Register, place: Answer | None) -> None:
+        assert place is not None
+        self._member.quorum.spawn(self._register(asked, place))
+
+    async def _register(self, asked: Register, place: Answer) -> None:
+        wanted, metadata = asked.registration, self._metadata
+        try:
+            await metadata.decide_here(
+                lambda image: self.controller.register(image, wanted, metadata.applied)
+            )
+        except NotController:
+            place.send(RegisterAnswer())
+        except BrokerError as error:
+            place.send(RegisterAnswer(problem=str(error), code=error.code))
+        else:
+            broker = metadata.image.brokers[wanted.node]
+            place.send(RegisterAnswer(offset=metadata.applied, broker_epoch=broker.broker_epoch))
+            self._wake.set()
+
+    def _on_heartbeat(self, source: NodeId, beat: Beat, place: Answer | None) -> None:
+        assert place is not None
+        heartbeat, now = beat.heartbeat, self._now()
+        if not self._member.quorum.leads:
+            self.controller.overheard(heartbeat, now)
+            place.send(HeartbeatAnswer(is_controller=False))
+            return
+        image = self._metadata.image
+        try:
+            self.controller.heard(image, heartbeat, now)
+        except BrokerError:
+            place.send(HeartbeatAnswer(is_controller=True, is_known=False))
+            return
+        standing = self.controller.standing(image, heartbeat.node, heartbeat.broker_epoch, now)
+        place.send(
+            HeartbeatAnswer(
+                is_controller=True, is_known=standing.is_known, is_fenced=standing.is_fenced,
+                may_stop=standing.may_stop,
+            )
+        )  # fmt: skip
+        if standing.is_fenced or heartbeat.wants_shutdown:
+            self._wake.set()
+
+    def _on_gone(self, node: NodeId) -> None:
+        if self._member.quorum.leads:
+            self._member.quorum.spawn(self._look_for(node))
+
+    async def _look_for(self, node: NodeId) -> None:
+        if await self._member.hub.is_down(node) and self._member.quorum.leads:
+            _log.info("the process of node %d is gone", node)
+            self.controller.gone(node)
+            self._wake.set()

@@ -1,0 +1,221 @@
+"""A broker among brokers: it registers, heartbeats to every voter, and holds a lease.
+
+Rule 1: a lease is counted from the moment the heartbeat was sent; so it ends here before it ends
+        at the controller, whatever the network did in between.
+Rule 2: a life that the controller does not know is over. The broker begins another one.
+Rule 3: a broker asks before it stops, so that others lead what it led before it is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tidelog.cluster.member import Member
+from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
+from tidelog.controller.image import BrokerImage
+from tidelog.controller.leases import Heartbeat
+from tidelog.controller.registration import Registration
+from tidelog.controller.reports import ReplicaReport
+from tidelog.errors import DuplicateBrokerRegistration, InconsistentClusterId, TidelogError
+from tidelog.host import Host
+from tidelog.model import NodeId
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.05
+_ASK_SECONDS_MAX: Final = 2.0
+_SAY_SECONDS: Final = 5.0
+_STOP_SECONDS_MAX: Final = 10.0
+
+
+class Refused(TidelogError):
+    """The cluster does not take this node; the message says what to do."""
+
+
+class Membership:
+    """This broker's place in its cluster."""
+
+    def __init__(
+        self,
+        host: Host,
+        member: Member,
+        *,
+        interval_seconds: float,
+        lease_seconds: float,
+        reports: Callable[[], dict[int, ReplicaReport]],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._host = host
+        self._member = member
+        self._metadata = member.metadata
+        self._interval = interval_seconds
+        self._lease_seconds = lease_seconds
+        self._reports = reports
+        self._on_fatal = on_fatal
+        self._registration: Registration
+        self._broker_epoch = -1
+        self._lease_until = float("-inf")
+        self._wants_stop = False
+        self._may_stop = asyncio.Event()
+        self._nudges: dict[NodeId, asyncio.Event] = {}
+        self._beating: dict[NodeId, asyncio.Task[None]] = {}
+        self._registering: asyncio.Task[None] | None = None
+        self._metadata.on_applied(lambda records: self._follow_voters())
+
+    @property
+    def me(self) -> NodeId:
+        return self._member.me.key.id
+
+    @property
+    def broker(self) -> BrokerImage | None:
+        """This life as the image has it; None if it does not yet, or has another one."""
+        broker = self._metadata.image.brokers.get(self.me)
+        if broker is None or broker.broker_epoch != self._broker_epoch:
+            return None
+        return broker
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the controller still counts on this broker, by this node's own clock."""
+        return self._host.clock.monotonic() < self._lease_until
+
+    # Registering.
+
+    async def register(self, registration: Registration) -> None:
+        """Become a broker; returns once the image here says so."""
+        self._registration = registration
+        said_at = began_at = self._host.clock.monotonic()
+        while True:
+            problem = await self._try()
+            if problem is None:
+                return
+            now = self._host.clock.monotonic()
+            if isinstance(problem, Refused) and now - began_at > 2 * self._lease_seconds:
+                raise problem
+            if now - said_at >= _SAY_SECONDS:
+                said_at = now
+                _log.warning("not registered yet: %s", problem)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _try(self) -> TidelogError | None:
+        leader = self._member.quorum.raft.leader
+        if leader is None:
+            voters = ", ".join(map(str, self._member.quorum.raft.voters.ids))
+            return PeerUnreachable(
+                f"nobody leads the quorum; more than half of nodes {voters} must be running"
+            )
+        try:
+            answer = await self._member.hub.ask(
+                leader, Register(registration=self._registration), RegisterAnswer,
+                seconds_max=_ASK_SECONDS_MAX,
+            )  # fmt: skip
+        except (PeerUnreachable, PeerRefused) as error:
+            return error
+        if answer.problem is not None:
+            final = (DuplicateBrokerRegistration.code, InconsistentClusterId.code)
+            return (Refused if answer.code in final else PeerUnreachable)(answer.problem)
+        if answer.offset is None:
+            return PeerUnreachable(f"node {leader} is not the active controller")
+        self._broker_epoch = answer.broker_epoch
+        await self._metadata.reached(answer.offset)
+        return None
+
+    # Beating.
+
+    def start(self) -> None:
+        """Heartbeat from now on, to every voter."""
+        self._follow_voters(started=True)
+
+    def nudge(self) -> None:
+        """Something has changed that the controller should know soon."""
+        for event in self._nudges.values():
+            event.set()
+
+    def _follow_voters(self, *, started: bool = False) -> None:
+        if not (started or self._beating):
+            return
+        voters = self._member.quorum.raft.voters.ids
+        for node in voters:
+            if node not in self._beating:
+                self._nudges[node] = asyncio.Event()
+                self._beating[node] = self._member.quorum.spawn(self._beat(node))
+        for node in [node for node in self._beating if node not in voters]:
+            self._beating.pop(node).cancel()
+            del self._nudges[node]
+        broker = self.broker
+        if broker is not None and broker.fenced:
+            self.nudge()  # it has applied its registration: the controller waits to hear that
+
+    async def _beat(self, voter: NodeId) -> None:
+        acknowledged: dict[int, ReplicaReport] = {}
+        nudge = self._nudges[voter]
+        while True:
+            nudge.clear()
+            reports = self._reports()
+            news = tuple(r for i, r in reports.items() if acknowledged.get(i) != r)
+            sent_at = self._host.clock.monotonic()
+            epoch = self._broker_epoch
+            heartbeat = Heartbeat(
+                node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
+                wants_shutdown=self._wants_stop, replicas=news,
+            )  # fmt: skip
+            try:
+                answer = await self._member.hub.ask(
+                    voter,
+                    Beat(heartbeat=heartbeat),
+                    HeartbeatAnswer,
+                    seconds_max=self._lease_seconds,
+                )
+            except (PeerUnreachable, PeerRefused):
+                acknowledged = {}  # it may be another process by the next time
+            else:
+                acknowledged = reports
+                if answer.is_controller and epoch == self._broker_epoch:
+                    self._answered(answer, sent_at)
+            try:
+                async with asyncio.timeout(self._interval):
+                    await nudge.wait()
+            except TimeoutError:
+                pass
+
+    def _answered(self, answer: HeartbeatAnswer, sent_at: float) -> None:
+        if not answer.is_known:
+            self._lease_until = float("-inf")
+            if self._wants_stop:
+                self._may_stop.set()
+            elif self._registering is None:
+                _log.warning("the controller does not know this life of node %d", self.me)
+                self._registering = self._member.quorum.spawn(self._begin_again())
+            return
+        if not answer.is_fenced:
+            self._lease_until = max(self._lease_until, sent_at + self._lease_seconds)
+        if self._wants_stop and answer.may_stop:
+            self._may_stop.set()
+
+    async def _begin_again(self) -> None:
+        """Register as another life: whatever this one led, it leads no more."""
+        try:
+            await self.register(
+                replace(self._registration, incarnation=self._host.new_id().hex, clean=False)
+            )
+        except Refused as error:
+            _log.critical("%s", error)
+            self._on_fatal(error)
+        finally:
+            self._registering = None
+
+    # Stopping.
+
+    async def leave(self) -> None:
+        """Let others lead what this node leads; not for ever, if they do not answer."""
+        self._wants_stop = True
+        self.nudge()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS_MAX):
+                await self._may_stop.wait()
+        except TimeoutError:
+            _log.warning("stopping without the controller's word")
