@@ -15,6 +15,8 @@ from tests.suites.checks import Context, Ran, command, run_checks
 from tests.suites.report import Check
 
 CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
+SETTINGS: Final = {"log.cleaner.backoff.ms": "100"}
+"""Of the node, so that nobody waits long for a compaction."""
 
 
 def version() -> str:
@@ -42,6 +44,8 @@ def run(context: Context) -> Iterator[Check]:
             consuming_between_timestamps,
             watermarks_are_queried,
             an_unknown_topic_is_an_error,
+            a_compacted_topic_keeps_the_latest_of_every_key,
+            a_compacted_topic_takes_no_message_without_a_key,
             a_group_resumes_where_it_stopped,
             two_group_members_share_the_partitions,
             a_group_member_that_is_killed_is_replaced,
@@ -62,9 +66,11 @@ def _consume(bootstrap: str, topic: str, *words: str) -> list[str]:
     return _kcat(bootstrap, "-C", "-q", "-e", "-t", topic, *words).lines
 
 
-def _make_topic(bootstrap: str, topic: str, partitions: int) -> None:
+def _make_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    configs = {key.replace("_", "."): value for key, value in config.items()}
+    new = NewTopic(topic, partitions, 1, config=configs)
+    for made in admin.create_topics([new]).values():
         made.result(10)
 
 
@@ -199,6 +205,29 @@ def watermarks_are_queried(bootstrap: str) -> None:
 def an_unknown_topic_is_an_error(bootstrap: str) -> None:
     ran = _kcat(bootstrap, "-C", "-e", "-t", "nowhere", code=1)
     assert "Unknown topic or partition" in ran.err, ran.err
+
+
+def a_compacted_topic_keeps_the_latest_of_every_key(bootstrap: str) -> None:
+    _make_topic(
+        bootstrap, "compacted", 1, cleanup_policy="compact", max_compaction_lag_ms="500",
+        min_cleanable_dirty_ratio="0.01", segment_ms="500",
+    )  # fmt: skip
+    _produce(bootstrap, "compacted", [f"key-{i % 7}:value-{i}" for i in range(1000)], "-K:")
+    _produce(bootstrap, "compacted", ["key-0:"], "-K:", "-Z")
+    latest = [f"{i} key-{i % 7} value-{i}" for i in range(993, 1000) if i % 7]
+    latest.append("1000 key-0 NULL")
+    deadline = time.monotonic() + 20
+    while (got := _consume(bootstrap, "compacted", "-Z", "-f", "%o %k %s\n")) != latest:
+        assert time.monotonic() < deadline, f"{len(got)} messages, from {got[:1]} to {got[-1:]}"
+        time.sleep(0.2)
+    assert _kcat(bootstrap, "-Q", "-t", "compacted:0:-1").out.split()[-1] == "1001"
+
+
+def a_compacted_topic_takes_no_message_without_a_key(bootstrap: str) -> None:
+    _make_topic(bootstrap, "keyless", 1, cleanup_policy="compact,delete")
+    ran = _kcat(bootstrap, "-P", "-t", "keyless", given="no key\n", code=1)
+    assert "failed to validate record" in ran.err, ran.err
+    assert _consume(bootstrap, "keyless") == []
 
 
 def _group(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
