@@ -2,6 +2,8 @@
 
 Rule 1: a decision looks at an image and returns records; it changes nothing and waits for nothing.
 Rule 2: what cannot be done is refused with the error that Kafka's clients know.
+Rule 3: a new partition says who is in sync: in a cluster only its leader, until the others have
+        shown that they hold what it holds. A node that is alone need not say so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +12,15 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.config import TopicConfig, check_together, topic_config
-from tidelog.controller.image import ClusterImage, TopicImage
+from tidelog.controller.elections import change
+from tidelog.controller.image import ClusterImage, Place, TopicImage
+from tidelog.controller.placement import candidates, check_replication, place
 from tidelog.controller.records import (
+    FIRST_EPOCH,
     NodeConfigChanged,
+    PartitionChanged,
     PartitionsAdded,
+    PartitionState,
     ProducerIdsGranted,
     TopicConfigChanged,
     TopicCreated,
@@ -24,7 +31,6 @@ from tidelog.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     InvalidTopic,
     TopicAlreadyExists,
     UnknownTopicId,
@@ -73,18 +79,22 @@ def create_topic(
         raise InvalidTopic(f"{wanted.name!r} differs from another topic only in '.' and '_'")
     config = {name: value for name, value in wanted.config.items() if value is not None}
     _check_config(config, defaults.topic)
-    nodes = sorted(image.nodes)
     if wanted.assignment:
-        replicas = _assigned(wanted, nodes)
+        replicas = _assigned(wanted, sorted(image.nodes))
     else:
         partitions = defaults.partitions if wanted.partitions == -1 else wanted.partitions
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(
                 f"a topic has from 1 to {PARTITIONS_MAX} partitions, not {partitions}"
             )
-        replication = _replication(wanted.replication, defaults, nodes)
-        replicas = _spread(nodes, partitions, replication, first=len(image.topics))
-    return TopicCreated(name=wanted.name, id=str(topic_id), replicas=replicas, config=config)
+        replicas = place(
+            candidates(image), partitions=partitions, start=len(image.topics),
+            replication=_replication(image, wanted.replication, defaults),
+        )  # fmt: skip
+    return TopicCreated(
+        name=wanted.name, id=str(topic_id), replicas=replicas, config=config,
+        partitions=_first_states(image, topic_id, 0, replicas),
+    )  # fmt: skip
 
 
 def add_partitions(
@@ -100,23 +110,26 @@ def add_partitions(
         )
     if count > PARTITIONS_MAX:
         raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {count}")
-    nodes = sorted(image.nodes)
+    replication = len(topic.partitions[0].replicas)
     if assignment is not None:
         if len(assignment) != more:
             raise InvalidReplicaAssignment(
                 f"{more} partitions are added, replicas are given for {len(assignment)}"
             )
-        replication = len(topic.partitions[0].replicas)
         for replicas in assignment:
-            _check_replicas(replicas, nodes)
+            _check_replicas(replicas, sorted(image.nodes))
             if len(replicas) != replication:
                 raise InvalidReplicaAssignment(
                     f"{name!r} has {replication} replicas of each partition, not {len(replicas)}"
                 )
-        return PartitionsAdded(topic=name, replicas=[list(r) for r in assignment])
-    replication = len(topic.partitions[0].replicas)
-    first = len(image.topics) + len(topic.partitions)
-    return PartitionsAdded(topic=name, replicas=_spread(nodes, more, replication, first=first))
+        placed = [list(replicas) for replicas in assignment]
+    else:
+        placed = place(
+            candidates(image), partitions=more, replication=replication, topic=topic,
+            start=len(image.topics) + len(topic.partitions),
+        )  # fmt: skip
+    states = _first_states(image, topic.id, len(topic.partitions), placed)
+    return PartitionsAdded(topic=name, replicas=placed, partitions=states)
 
 
 def delete_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicDeleted:
@@ -138,6 +151,23 @@ def change_topic_config(
         raise InvalidTopic(f"the settings of {name} are the cluster's own")
     _check_config(config, defaults)
     return TopicConfigChanged(topic=name, config=dict(config))
+
+
+def eligible_after(
+    image: ClusterImage, changed: TopicConfigChanged, min_in_sync_default: int
+) -> list[PartitionChanged]:
+    """What must change together with a topic's settings.
+
+    Where fewer replicas suffice from now on, the in-sync set commits what those who left it lack:
+    they are not eligible any more (KIP-966). Goes into one batch with `changed`.
+    """
+    topic = find_topic(image, changed.topic)
+    minimum = int(changed.config.get("min.insync.replicas", min_in_sync_default))
+    return [
+        change(Place(topic, number), partition.edited(eligible=frozenset()))
+        for number, partition in enumerate(topic.partitions)
+        if partition.eligible and len(partition.in_sync) >= min(minimum, len(partition.replicas))
+    ]
 
 
 def change_node_config(
@@ -166,27 +196,34 @@ def find_topic(image: ClusterImage, name: str) -> TopicImage:
     return topic
 
 
-def _replication(wanted: int, defaults: Defaults, nodes: Sequence[NodeId]) -> int:
+def _replication(image: ClusterImage, wanted: int, defaults: Defaults) -> int:
+    among = candidates(image)
     if wanted == -1:
         wanted = defaults.replication
     if wanted == -1:
-        wanted = min(REPLICATION_DEFAULT, len(nodes))
-    if not 1 <= wanted <= len(nodes):
-        raise InvalidReplicationFactor(
-            f"{wanted} replicas cannot be placed on {len(nodes)} nodes; ask for 1 to {len(nodes)}"
-        )
+        wanted = min(REPLICATION_DEFAULT, len(among))
+    check_replication(among, wanted)
     return wanted
 
 
-def _spread(
-    nodes: Sequence[NodeId], partitions: int, replication: int, *, first: int
-) -> list[list[NodeId]]:
-    """Round robin: each partition's replicas follow each other, each one's leader the last's."""
-    count = len(nodes)
-    return [
-        [nodes[(first + partition + replica) % count] for replica in range(replication)]
-        for partition in range(partitions)
-    ]
+def _first_states(
+    image: ClusterImage, topic_id: UUID, first: int, replicas: Sequence[Sequence[NodeId]]
+) -> list[PartitionState]:
+    """New partitions, each led by the first of its replicas that is there."""
+    if not image.brokers:
+        return []
+    active = set(image.active_nodes())
+    states = []
+    ids = image.free_cluster_ids(topic_id, first, len(replicas))
+    for cluster_id, nodes in zip(ids, replicas, strict=True):
+        leader = next((node for node in nodes if node in active), None)
+        if leader is None:
+            raise InvalidReplicaAssignment(
+                f"none of {list(nodes)} is there, so nobody could lead; "
+                f"name one of {sorted(active)}"
+            )
+        states.append(PartitionState(cluster_id, tuple(nodes), (leader,), leader, FIRST_EPOCH))
+    return states
 
 
 def _assigned(wanted: NewTopic, nodes: Sequence[NodeId]) -> list[list[NodeId]]:

@@ -69,15 +69,22 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
             self.lost,
         )  # fmt: skip
 
+    def edited(self, **changes: Any) -> "PartitionImage":
+        """This with other values, on the way to a decision; epochs stay as they are."""
+        return msgspec.structs.replace(self, **changes)
+
+    def then(self, after: "PartitionImage") -> "PartitionImage":
+        """`after` as what follows this: a partition epoch later, and a leader epoch if need be."""
+        return msgspec.structs.replace(
+            after, partition_epoch=self.partition_epoch + 1,
+            epoch=self.epoch + (after.leader != self.leader),
+        )  # fmt: skip
+
     def changed(self, **changes: Any) -> "PartitionImage":
-        """This, one partition epoch later, and one leader epoch if the leader is another."""
-        after = msgspec.structs.replace(self, **changes, partition_epoch=self.partition_epoch + 1)
-        if after.leader != self.leader:
-            after = msgspec.structs.replace(after, epoch=self.epoch + 1)
-        return after
+        return self.then(self.edited(**changes))
 
 
-@dataclass(slots=True, kw_only=True, eq=True)
+@dataclass(slots=True, kw_only=True)
 class TopicImage:
     """A topic as it is now: it changes with the image that it is part of, and only there."""
 
@@ -136,7 +143,7 @@ class ClusterImage:
         """The incarnation of every node, by its number."""
         self.brokers: dict[NodeId, BrokerImage] = {}
         """The nodes that are part of a cluster: all, unless a node is alone."""
-        self.broker_epoch_last = 0
+        self.broker_epoch_last = -1
         """The greatest that was ever given."""
         self.node_configs: dict[NodeId | None, dict[str, str]] = {}
         """What was changed while nodes ran; None is for all of them."""

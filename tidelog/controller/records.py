@@ -185,7 +185,7 @@ class SnapshotBegan(_Record, frozen=True, tag="SnapshotBegan"):
     """The first record of a snapshot, never of a log: what no other record of it says."""
 
     version: int
-    broker_epoch_last: int = 0
+    broker_epoch_last: int = -1
     """The greatest that was ever given, though its broker may be gone."""
     quorum_epoch: Epoch = 0
     quorum_leader: NodeId = NO_NODE

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tidelog.controller.elections import Electorate, min_in_sync
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import (
     BrokerFenced,
@@ -24,6 +25,7 @@ from tidelog.controller.records import (
     TopicDeleted,
     VotersChanged,
 )
+from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.model import NO_NODE, Endpoint
 from tidelog.raft.voters import ReplicaKey, Voter
 
@@ -183,3 +185,47 @@ _KINDS = [
     lambda draw, image, number: VotersChanged(voters=voters(*_some(draw))),
     lambda draw, image, number: ProducerIdsGranted(node=1, end=image.producer_ids_end + 1000),
 ]  # fmt: skip
+
+
+# One partition in one topic, for tests of who leads it.
+
+TOPIC_ID = UUID(int=5)
+CLUSTER_ID = 7
+
+
+def partition_in(state_replicas, in_sync, leader, *, eligible=(), epoch=3, lost=(), config=None):
+    """The record of a topic `t` with this one partition, at partition epoch 4."""
+    state = PartitionState(
+        CLUSTER_ID, tuple(state_replicas), tuple(in_sync), leader, epoch, 4, tuple(eligible),
+        (), (), tuple(lost),
+    )  # fmt: skip
+    return TopicCreated(
+        name="t", id=str(TOPIC_ID), replicas=[list(state_replicas)], partitions=[state],
+        config=config or {},
+    )  # fmt: skip
+
+
+def the_place(image):
+    return Place(image.topics["t"], 0)
+
+
+def states(records):
+    """What the records make of partitions: (leader, in sync, eligible, epoch, partition epoch)."""
+    return [
+        (r.state.leader, r.state.in_sync, r.state.eligible, r.state.epoch, r.state.partition_epoch)
+        for r in records
+        if isinstance(r, PartitionChanged)
+    ]
+
+
+def electorate(image, *, reports=None, minimum=1):
+    return Electorate.of(image, reports or ReplicaReports(), min_in_sync(minimum))
+
+
+def reported(**ends):
+    """Reports of the one partition: n1=(last epoch, end)."""
+    reports = ReplicaReports()
+    for name, (last_epoch, end) in ends.items():
+        report = ReplicaReport(CLUSTER_ID, last_epoch, end, 0)
+        reports.take(int(name[1:]), 1, [report], now=0.0)
+    return reports

@@ -1,0 +1,274 @@
+import pytest
+
+from tests.unit.controller.histories import (
+    cluster,
+    electorate,
+    image_after,
+    partition_in,
+    reported,
+    states,
+    the_place,
+)
+from tidelog.controller import elections
+from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted
+from tidelog.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidReplicaAssignment,
+    PreferredLeaderNotAvailable,
+)
+from tidelog.model import NO_NODE
+from tidelog.raft.voters import ReplicaKey
+
+
+def image_with(partition, *nodes, fenced=()):
+    image = image_after(*cluster(*(nodes or (1, 2, 3))), partition)
+    for node in fenced:
+        image.apply(BrokerFenced(node=node, broker_epoch=image.brokers[node].broker_epoch))
+    return image
+
+
+def chosen(partition, *, fenced=(), reports=None):
+    image = image_with(partition, fenced=fenced)
+    return elections.choose(the_place(image).partition, electorate(image, reports=reports))
+
+
+# Choosing.
+
+
+def test_the_longest_known_log_in_sync_is_chosen_then_the_first_replica():
+    partition = partition_in([2, 1, 3], [1, 2, 3], NO_NODE)
+
+    assert chosen(partition) == 2
+    assert chosen(partition, reports=reported(n1=(3, 10), n3=(3, 11), n2=(3, 10))) == 3
+    assert chosen(partition, reports=reported(n1=(4, 1), n3=(3, 11))) == 1
+    assert chosen(partition, reports=reported(n1=(3, 10), n2=(3, 10))) == 2
+
+
+def test_only_those_who_are_there_and_in_sync_are_chosen():
+    partition = partition_in([1, 2, 3], [1, 2], NO_NODE)
+
+    assert chosen(partition, fenced=[1], reports=reported(n3=(9, 99))) == 2
+    assert chosen(partition, fenced=[1, 2], reports=reported(n3=(9, 99))) is None
+
+
+def test_the_eligible_come_after_those_in_sync():
+    partition = partition_in([1, 2, 3], [1], NO_NODE, eligible=[2, 3])
+
+    assert chosen(partition, reports=reported(n2=(9, 99))) == 1
+    assert chosen(partition, fenced=[1], reports=reported(n3=(9, 99))) == 3
+
+
+def test_a_broker_that_is_about_to_stop_is_not_chosen():
+    image = image_with(partition_in([1, 2], [1, 2], NO_NODE))
+    image.apply(BrokerShutdownWanted(node=1, broker_epoch=1))
+
+    assert elections.choose(the_place(image).partition, electorate(image)) == 2
+
+
+def test_a_node_whose_number_is_zero_can_lead():
+    image = image_with(partition_in([0], [0], 0), 0, 1)
+
+    left = list(elections.leave(image, [0], electorate(image).without_nodes([0])))
+    assert states(left) == [(NO_NODE, (0,), (), 4, 5)]
+
+
+# Brokers that go.
+
+
+def after_leaving(partition, *gone, minimum=1, reports=None):
+    image = image_with(partition)
+    able = electorate(image, minimum=minimum, reports=reports).without_nodes(gone)
+    return states(elections.leave(image, gone, able))
+
+
+def test_another_in_sync_replica_leads_when_the_leader_goes():
+    partition = partition_in([1, 2, 3], [1, 2, 3], 1)
+
+    assert after_leaving(partition, 1) == [(2, (2, 3), (), 4, 5)]
+    assert after_leaving(partition, 1, reports=reported(n3=(3, 5))) == [(3, (2, 3), (), 4, 5)]
+
+
+def test_a_follower_that_goes_leaves_the_set_and_the_leader_epoch_stays():
+    assert after_leaving(partition_in([1, 2, 3], [1, 2, 3], 1), 2) == [(1, (1, 3), (), 3, 5)]
+
+
+def test_a_follower_that_was_not_in_sync_changes_nothing():
+    assert after_leaving(partition_in([1, 2, 3], [1], 1), 2) == []
+    assert after_leaving(partition_in([1, 2, 3], [1], 1, eligible=[2]), 2, minimum=2) == []
+
+
+def test_the_last_in_sync_stays_so_and_nobody_leads():
+    assert after_leaving(partition_in([1, 2, 3], [1], 1), 1) == [(NO_NODE, (1,), (), 4, 5)]
+
+
+def test_of_several_that_go_at_once_the_leader_stays_in_sync():
+    partition = partition_in([1, 2, 3], [2, 3], 3)
+
+    assert after_leaving(partition, 1, 2, 3) == [(NO_NODE, (3,), (), 4, 5)]
+
+
+def test_leadership_never_moves_to_one_who_goes_too():
+    assert after_leaving(partition_in([1, 2, 3], [1, 2, 3], 1), 1, 2) == [(3, (3,), (), 4, 5)]
+
+
+def test_who_leaves_below_the_minimum_stays_eligible():
+    partition = partition_in([1, 2, 3], [1, 2], 1)
+
+    assert after_leaving(partition, 2, minimum=2) == [(1, (1,), (2,), 3, 5)]
+    assert after_leaving(partition, 1, minimum=2) == [(2, (2,), (1,), 4, 5)]
+    assert after_leaving(partition_in([1, 2, 3], [1, 2, 3], 1), 2, minimum=2) == [
+        (1, (1, 3), (), 3, 5)
+    ]
+
+
+def test_an_eligible_replica_leads_when_the_last_in_sync_goes_and_they_change_places():
+    partition = partition_in([1, 2, 3], [1], 1, eligible=[2])
+
+    assert after_leaving(partition, 1, minimum=2) == [(2, (2,), (1,), 4, 5)]
+
+
+def test_a_topic_may_have_a_minimum_of_its_own_but_not_above_its_replicas():
+    own = partition_in([1, 2, 3], [1, 2], 1, config={"min.insync.replicas": "2"})
+    assert after_leaving(own, 2, minimum=1) == [(1, (1,), (2,), 3, 5)]
+
+    two = partition_in([1, 2], [1, 2], 1, config={"min.insync.replicas": "3"})
+    assert after_leaving(two, 2) == [(1, (1,), (2,), 3, 5)]
+    one = partition_in([1], [1], 1, config={"min.insync.replicas": "3"})
+    assert after_leaving(one, 2) == []
+
+
+# Brokers that come.
+
+
+def test_what_nobody_led_is_led_again_when_its_last_in_sync_comes():
+    image = image_with(partition_in([1, 2, 3], [2], NO_NODE), fenced=[2])
+    able = electorate(image)
+
+    assert states(elections.come(image, [1], able)) == []
+    assert states(elections.come(image, [2], able.with_nodes([2]))) == [(2, (2,), (), 4, 5)]
+
+
+def test_an_eligible_replica_that_comes_leads_what_nobody_led():
+    image = image_with(partition_in([1, 2, 3], [2], NO_NODE, eligible=[3]), fenced=[2, 3])
+
+    able = electorate(image, minimum=2).with_nodes([3])
+
+    assert states(elections.come(image, [3], able)) == [(3, (3,), (2,), 4, 5)]
+
+
+def test_what_has_a_leader_keeps_it_when_others_come():
+    image = image_with(partition_in([1, 2, 3], [2], 2), fenced=[1])
+
+    assert states(elections.come(image, [1], electorate(image).with_nodes([1]))) == []
+
+
+def test_whatever_can_be_led_is_found():
+    image = image_with(partition_in([1, 2, 3], [2], NO_NODE))
+
+    assert states(elections.elect_all(image, electorate(image))) == [(2, (2,), (), 4, 5)]
+
+
+# First replicas.
+
+
+def test_leadership_returns_to_the_first_replica_once_it_is_in_sync():
+    image = image_with(partition_in([1, 2, 3], [1, 2], 2))
+
+    restored = elections.restore_preferred(image, electorate(image), count_max=10)
+
+    assert states(restored) == [(1, (1, 2), (), 4, 5)]
+    assert elections.restore_preferred(image, electorate(image), count_max=0) == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "fenced"),
+    [
+        (partition_in([1, 2], [1, 2], 1), []),
+        (partition_in([1, 2], [2], 2), []),
+        (partition_in([1, 2], [1, 2], 2), [1]),
+        (partition_in([1, 2], [2], NO_NODE), [2]),
+    ],
+)
+def test_leadership_stays_where_the_first_replica_cannot_lead(partition, fenced):
+    image = image_with(partition, fenced=fenced)
+
+    assert elections.restore_preferred(image, electorate(image), count_max=10) == []
+
+
+# What operators ask for.
+
+
+def test_an_operator_may_ask_for_the_first_replica():
+    image = image_with(partition_in([1, 2], [1, 2], 2))
+    record = elections.elect_preferred(the_place(image), electorate(image))
+    assert states([record]) == [(1, (1, 2), (), 4, 5)]
+
+    image = image_with(partition_in([1, 2], [1, 2], 1))
+    with pytest.raises(ElectionNotNeeded):
+        elections.elect_preferred(the_place(image), electorate(image))
+    image = image_with(partition_in([1, 2], [2], 2))
+    with pytest.raises(PreferredLeaderNotAvailable, match="not in sync"):
+        elections.elect_preferred(the_place(image), electorate(image))
+    image = image_with(partition_in([1, 2], [1, 2], 2), fenced=[1])
+    with pytest.raises(PreferredLeaderNotAvailable, match="not there"):
+        elections.elect_preferred(the_place(image), electorate(image))
+
+
+def test_an_unclean_election_takes_the_longest_log_and_makes_it_the_truth():
+    lost = [ReplicaKey(1, "gone")]
+    image = image_with(partition_in([1, 2, 3], [], NO_NODE, lost=lost), fenced=[1])
+    reports = reported(n2=(3, 5), n3=(3, 6))
+
+    record = elections.elect_unclean(the_place(image), electorate(image, reports=reports))
+
+    assert states([record]) == [(3, (3,), (), 4, 5)]
+    assert record.state.lost == ()
+
+
+def test_an_unclean_election_is_clean_if_it_can_be_and_nothing_if_somebody_leads():
+    image = image_with(partition_in([1, 2, 3], [2], NO_NODE))
+    reports = reported(n3=(9, 99))
+    record = elections.elect_unclean(the_place(image), electorate(image, reports=reports))
+    assert states([record]) == [(2, (2,), (), 4, 5)]
+
+    image = image_with(partition_in([1, 2, 3], [2], 2))
+    with pytest.raises(ElectionNotNeeded):
+        elections.elect_unclean(the_place(image), electorate(image))
+    image = image_with(partition_in([1], [1], NO_NODE), fenced=[1])
+    with pytest.raises(EligibleLeadersNotAvailable, match=r"\[1\]"):
+        elections.elect_unclean(the_place(image), electorate(image))
+
+
+def promoted(image, target, *, force=False, reports=None):
+    able = electorate(image, reports=reports)
+    return states([elections.promote(the_place(image), target, able, force=force)])
+
+
+def test_a_replica_in_sync_is_promoted_without_loss():
+    image = image_with(partition_in([1, 2, 3], [1, 2], 1))
+
+    assert promoted(image, 2) == [(2, (1, 2), (), 4, 5)]
+    assert promoted(image, None, reports=reported(n2=(3, 9))) == [(2, (1, 2), (), 4, 5)]
+
+
+def test_a_replica_out_of_sync_is_promoted_only_by_force():
+    image = image_with(partition_in([1, 2, 3], [1, 2], 1))
+
+    with pytest.raises(EligibleLeadersNotAvailable, match="--force"):
+        promoted(image, 3)
+    assert promoted(image, 3, force=True) == [(3, (3,), (), 4, 5)]
+
+
+def test_who_cannot_be_promoted_is_refused_with_the_reason():
+    image = image_with(partition_in([1, 2], [1, 2], 1), fenced=[2])
+
+    with pytest.raises(ElectionNotNeeded):
+        promoted(image, 1)
+    with pytest.raises(InvalidReplicaAssignment, match="holds no replica"):
+        promoted(image, 3, force=True)
+    with pytest.raises(EligibleLeadersNotAvailable, match="not there"):
+        promoted(image, 2, force=True)
+    image = image_with(partition_in([1], [1], NO_NODE), fenced=[1])
+    with pytest.raises(EligibleLeadersNotAvailable, match="no replica"):
+        promoted(image, None)

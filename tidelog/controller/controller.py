@@ -1,0 +1,177 @@
+"""The active controller: what it hears, and what it decides by itself.
+
+The law:
+
+1. A decision is made on an image that holds everything decided before it. The driver makes one at
+   a time: it asks, proposes the records as one batch, waits until that is committed and applied
+   (or lost, with the leadership), and only then asks again.
+2. What is heard (`heard`, `gone`) changes soft knowledge at once, even while a batch is under way,
+   and decides nothing. What follows from it is found by `due`, which looks at the whole state:
+   nothing is forgotten if a proposal fails, and asking twice does no harm.
+3. Soft knowledge is in no log. It is worth keeping on every voter (heartbeats come to all); but
+   leases begin anew with `begin`, once the first record of the quorum's epoch is applied.
+4. Time is monotonic, in seconds, and comes as an argument.
+
+What others want (topics, configs, in-sync sets) is decided by functions of an image; see
+`decisions`, `in_sync` and `elections`. They need no controller, only rule 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.controller import elections, membership, registration
+from tidelog.controller.elections import Electorate, MinInSync
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.leases import LEASE_SECONDS, Heartbeat, Leases
+from tidelog.controller.records import MetadataRecord, TopicDeleted
+from tidelog.controller.registration import Registration
+from tidelog.controller.reports import ReplicaReports
+from tidelog.model import NodeId, Offset
+
+PREFERRED_SECONDS: Final = 5.0
+"""How often leadership is given back to first replicas."""
+PREFERRED_COUNT_MAX: Final = 500
+"""How many partitions change their leader in one batch because of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a broker is told when it asks."""
+
+    is_known: bool
+    """False: this life of it is over, or never began. It must register."""
+    is_fenced: bool
+    may_stop: bool
+    """It leads nothing, and all others know."""
+
+
+class Controller:
+    """Soft knowledge of the cluster, and the decisions that follow from it."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        min_in_sync: MinInSync,
+        lease_seconds: float = LEASE_SECONDS,
+        preferred_seconds: float | None = PREFERRED_SECONDS,
+    ) -> None:
+        """`preferred_seconds` None: leaders stay where they are."""
+        self._cluster_id = cluster_id
+        self._min_in_sync = min_in_sync
+        self._preferred_seconds = preferred_seconds
+        self._leases = Leases(lease_seconds)
+        self.reports = ReplicaReports()
+        self._elect_all = True
+        self._restore_at = 0.0
+        self._leaderless: dict[NodeId, tuple[int, Offset]] = {}
+        """The brokers that leave and lead nothing, since which end of the log."""
+
+    def electorate(self, image: ClusterImage) -> Electorate:
+        return Electorate.of(image, self.reports, self._min_in_sync)
+
+    # What happens.
+
+    def begin(self, image: ClusterImage, now: float, end: Offset) -> None:
+        """This node leads the quorum, and the image holds all that was committed before."""
+        self._leases.begin(image, now)
+        self._elect_all = True
+        self._restore_at = now + (self._preferred_seconds or 0.0)
+        self._leaderless = {}
+        self._note_leaderless(image, end)
+
+    def heard(self, image: ClusterImage, heartbeat: Heartbeat, now: float) -> None:
+        """A heartbeat came in; refused if it is of a life that is over, or not known yet."""
+        self.overheard(heartbeat, now)
+        self._leases.heard(image, heartbeat, now)
+
+    def overheard(self, heartbeat: Heartbeat, now: float) -> None:
+        """As `heard`, on a voter that does not lead: only what replicas have is of use."""
+        self.reports.take(heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now)
+
+    def gone(self, node: NodeId) -> None:
+        """Its connection was closed *and* a new one refused: its process is no more."""
+        self._leases.gone(node)
+
+    def applied(self, image: ClusterImage, records: Sequence[MetadataRecord], end: Offset) -> None:
+        """The image has `records` now, and the log up to `end`. Called on every voter."""
+        if any(isinstance(record, TopicDeleted) for record in records):
+            self.reports.keep_only(image.places)
+        self._note_leaderless(image, end)
+
+    def _note_leaderless(self, image: ClusterImage, end: Offset) -> None:
+        for node, broker in image.brokers.items():
+            if broker.shutting_down and not image.led.get(node):
+                since = self._leaderless.get(node)
+                if since is None or since[0] != broker.broker_epoch:
+                    self._leaderless[node] = (broker.broker_epoch, end)
+            else:
+                self._leaderless.pop(node, None)
+
+    # What is decided.
+
+    def register(
+        self, image: ClusterImage, wanted: Registration, end: Offset
+    ) -> list[MetadataRecord]:
+        """The records of a registration; `end` is where they will be in the log."""
+        return registration.register(
+            image, wanted, self.electorate(image), cluster_id=self._cluster_id, end=end
+        )
+
+    def due(self, image: ClusterImage, now: float) -> list[MetadataRecord]:
+        """The next batch that follows from what is known; empty if there is nothing to do.
+
+        One kind of change at a time, so that each is decided on the image that the others made.
+        """
+        electorate = self.electorate(image)
+        if nodes := self._leases.ended(image, now):
+            return membership.fence(image, nodes, electorate)
+        if nodes := self._leases.leaving(image, now):
+            return membership.begin_shutdown(image, nodes, electorate)
+        if nodes := self._leases.ready(image, now):
+            return membership.unfence(image, nodes, electorate)
+        if self._elect_all:  # the controller before this one may not have come to it
+            records: list[MetadataRecord] = list(elections.elect_all(image, electorate))
+            if records:
+                return records
+            self._elect_all = False
+        return self._restore_preferred(image, electorate, now)
+
+    def _restore_preferred(
+        self, image: ClusterImage, electorate: Electorate, now: float
+    ) -> list[MetadataRecord]:
+        if self._preferred_seconds is None or now < self._restore_at:
+            return []
+        restored = elections.restore_preferred(image, electorate, count_max=PREFERRED_COUNT_MAX)
+        if len(restored) < PREFERRED_COUNT_MAX:  # otherwise go on at once with the rest
+            self._restore_at = now + self._preferred_seconds
+        return list(restored)
+
+    def deadline(self, image: ClusterImage, now: float) -> float | None:
+        """When `due` may have something to do though nothing happens; it may be in the past."""
+        ends = self._leases.deadline(image, now)
+        if not image.strayed or self._preferred_seconds is None:
+            return ends
+        return self._restore_at if ends is None else min(ends, self._restore_at)
+
+    # What is answered.
+
+    def standing(
+        self, image: ClusterImage, node: NodeId, broker_epoch: int, now: float
+    ) -> Standing:
+        """How a life of a broker stands, for the answer to its heartbeat."""
+        broker = image.brokers.get(node)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            return Standing(is_known=False, is_fenced=True, may_stop=True)
+        return Standing(
+            is_known=True, is_fenced=broker.fenced,
+            may_stop=broker.fenced or self._has_left(image, node, now),
+        )  # fmt: skip
+
+    def _has_left(self, image: ClusterImage, node: NodeId, now: float) -> bool:
+        since = self._leaderless.get(node)
+        if since is None:
+            return False
+        others = self._leases.reached(image, now, besides=node)
+        return others is None or others >= since[1]

@@ -1,0 +1,212 @@
+"""What a broker has to do when the image has changed: open, close, lead, follow, configure.
+
+Rule 1: a difference lies between what this broker was told last and the image as it is now; what
+        came and went in between is not told.
+Rule 2: it costs what the records touch, not what there is. Only after a snapshot, and at the
+        start, is everything compared.
+Rule 3: close before opening: a new topic may have the name of one that is gone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.controller.records import (
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerShutdownWanted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    LeaderChanged,
+    MetadataRecord,
+    NodeConfigChanged,
+    NodeRegistered,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    VotersChanged,
+)
+from tidelog.model import NO_NODE, NodeId, TopicPartition
+
+
+class Role(Enum):
+    LEAD = "lead"
+    FOLLOW = "follow"
+    WAIT = "wait"
+    """Nobody leads: keep the log, serve nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What this broker is to do with one of its partitions from now on."""
+
+    name: TopicPartition
+    topic_id: UUID
+    role: Role
+    partition: PartitionImage
+    """Leader, epochs, in-sync set and the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """This broker holds the partition no more; its files go."""
+
+    name: TopicPartition
+    topic_id: UUID
+    is_deleted: bool
+    """The whole topic is; otherwise the replica has moved elsewhere."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Difference:
+    """In the order in which to act on it."""
+
+    closed: list[Closed] = field(default_factory=list)
+    opened: list[Replica] = field(default_factory=list)
+    led: list[Replica] = field(default_factory=list)
+    """Another leader or epoch, for partitions that were open."""
+    changed: list[Replica] = field(default_factory=list)
+    """The same leader in the same epoch, with other replicas or in-sync ones."""
+    topics_deleted: list[str] = field(default_factory=list)
+    """Wherever their replicas were; one made again under its name is among them, too."""
+    topics_configured: list[str] = field(default_factory=list)
+    node_configured: bool = False
+    brokers: list[NodeId] = field(default_factory=list)
+    """Registered, fenced, unfenced, leaving or gone."""
+    quorum_changed: bool = False
+
+    def __bool__(self) -> bool:
+        return self != Difference()
+
+
+class Differences:
+    """What one broker was told of its partitions so far.
+
+    Invariant: after each call, the partitions told are those that the image has on this node.
+    """
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._told: dict[UUID, dict[int, PartitionImage]] = {}
+        self._names: dict[UUID, str] = {}
+        self._ids: dict[str, UUID] = {}
+
+    def after(self, image: ClusterImage, records: Sequence[MetadataRecord]) -> Difference:
+        """What to do after `records`, which the image has."""
+        difference = Difference()
+        touched: dict[tuple[UUID, int], None] = {}
+        for record in records:
+            touched |= dict.fromkeys(self._touched(image, record))
+            self._note(image, record, difference)
+        self._compare(image, touched, difference)
+        return difference
+
+    def whole(self, image: ClusterImage) -> Difference:
+        """What to do about everything: at the start, and after a snapshot was installed."""
+        touched = {(i, number): None for i, numbers in self._told.items() for number in numbers}
+        for topic, number in image.held.get(self._node, {}).values():
+            touched[topic.id, number] = None
+        gone = [
+            name for topic_id, name in self._names.items() if topic_id not in image.topics_by_id
+        ]
+        difference = Difference(
+            topics_deleted=gone, topics_configured=list(image.topics), node_configured=True,
+            brokers=sorted(image.nodes), quorum_changed=True,
+        )  # fmt: skip
+        self._compare(image, touched, difference)
+        return difference
+
+    def _touched(self, image: ClusterImage, record: MetadataRecord) -> Iterable[tuple[UUID, int]]:
+        match record:
+            case PartitionChanged():
+                return [(UUID(record.topic), record.partition)]
+            case TopicCreated():
+                topic_id = UUID(record.id)
+                return [(topic_id, number) for number in range(len(record.replicas))]
+            case PartitionsAdded() if (topic := image.topics.get(record.topic)) is not None:
+                return [(topic.id, number) for number in range(len(topic.partitions))]
+            case TopicDeleted() if (known := self._ids.get(record.name)) is not None:
+                return [(known, number) for number in self._told[known]]
+            case NodeRegistered():
+                return [
+                    (topic_id, number)
+                    for topic_id, told in self._told.items()
+                    for number, partition in told.items()
+                    if partition.leader == record.node
+                ]
+            case _:
+                return ()
+
+    def _note(self, image: ClusterImage, record: MetadataRecord, difference: Difference) -> None:
+        match record:
+            case TopicDeleted():
+                difference.topics_deleted.append(record.name)
+            case TopicConfigChanged():
+                if record.topic in image.topics:
+                    difference.topics_configured.append(record.topic)
+            case NodeConfigChanged():
+                difference.node_configured |= record.node in (None, self._node)
+            case (
+                NodeRegistered()
+                | BrokerRegistered()
+                | BrokerFenced()
+                | BrokerUnfenced()
+                | BrokerShutdownWanted()
+                | BrokerUnregistered()
+            ):
+                if record.node not in difference.brokers:
+                    difference.brokers.append(record.node)
+            case LeaderChanged() | VotersChanged():
+                difference.quorum_changed = True
+            case _:
+                pass
+
+    def _compare(
+        self, image: ClusterImage, touched: Iterable[tuple[UUID, int]], difference: Difference
+    ) -> None:
+        for topic_id, number in touched:
+            topic = image.topics_by_id.get(topic_id)
+            before = self._told.get(topic_id, {}).get(number)
+            now = None if topic is None else topic.partitions[number]
+            if now is None or self._node not in now.replicas:
+                if before is not None:
+                    name = TopicPartition(self._names[topic_id], number)
+                    difference.closed.append(
+                        Closed(name=name, topic_id=topic_id, is_deleted=topic is None)
+                    )
+                    self._forget(topic_id, number)
+                continue
+            assert topic is not None, "what it holds is of a topic"
+            replica = self._replica(topic, number, now)
+            if before is None:
+                difference.opened.append(replica)
+            elif (before.leader, before.epoch) != (now.leader, now.epoch):
+                difference.led.append(replica)
+            elif before != now:
+                difference.changed.append(replica)
+            self._remember(topic, number, now)
+
+    def _replica(self, topic: TopicImage, number: int, now: PartitionImage) -> Replica:
+        if now.leader == self._node:
+            role = Role.LEAD
+        else:
+            role = Role.WAIT if now.leader == NO_NODE else Role.FOLLOW
+        name = TopicPartition(topic.name, number)
+        return Replica(name=name, topic_id=topic.id, role=role, partition=now)
+
+    def _remember(self, topic: TopicImage, number: int, now: PartitionImage) -> None:
+        self._told.setdefault(topic.id, {})[number] = now
+        self._names[topic.id] = topic.name
+        self._ids[topic.name] = topic.id
+
+    def _forget(self, topic_id: UUID, number: int) -> None:
+        del self._told[topic_id][number]
+        if not self._told[topic_id]:
+            del self._told[topic_id]
+            name = self._names.pop(topic_id)
+            if self._ids.get(name) == topic_id:  # else a topic made again has the name
+                del self._ids[name]

@@ -1,0 +1,73 @@
+"""Brokers that go, come back, want to stop or are removed: what changes with them.
+
+Rule 1: a broker's record comes first, then those of the partitions that it changes; all in one
+        batch, so that nobody sees a fenced broker in sync, or one that leaves in the lead.
+Rule 2: several brokers at once are one decision: leadership never moves to one who goes, too.
+"""
+
+from collections.abc import Collection
+
+from tidelog.controller import elections
+from tidelog.controller.elections import Electorate
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import (
+    BrokerFenced,
+    BrokerShutdownWanted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    MetadataRecord,
+)
+from tidelog.errors import BrokerIdNotRegistered, InvalidRequest
+from tidelog.model import NodeId
+
+
+def fence(
+    image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
+) -> list[MetadataRecord]:
+    """Their leases are over: others lead what they led, or nobody does."""
+    records: list[MetadataRecord] = [
+        BrokerFenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
+        for node in sorted(nodes)
+    ]
+    records += elections.leave(image, nodes, electorate.without_nodes(nodes))
+    return records
+
+
+def unfence(
+    image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
+) -> list[MetadataRecord]:
+    """They are there: what nobody led is led again, if they or others can."""
+    records: list[MetadataRecord] = [
+        BrokerUnfenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
+        for node in sorted(nodes)
+    ]
+    records += elections.come(image, nodes, electorate.with_nodes(nodes))
+    return records
+
+
+def begin_shutdown(
+    image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
+) -> list[MetadataRecord]:
+    """They want to stop: move what they lead to others, while they still answer for it."""
+    records: list[MetadataRecord] = [
+        BrokerShutdownWanted(node=node, broker_epoch=image.brokers[node].broker_epoch)
+        for node in sorted(nodes)
+    ]
+    records += elections.leave(image, nodes, electorate.without_nodes(nodes))
+    return records
+
+
+def unregister(image: ClusterImage, node: NodeId) -> BrokerUnregistered:
+    """Forget a broker that will not come back."""
+    broker = image.brokers.get(node)
+    if broker is None:
+        raise BrokerIdNotRegistered(node)
+    if not broker.fenced:
+        raise InvalidRequest(f"broker {node} is running; stop it first")
+    if node in image.voters.ids:
+        raise InvalidRequest(f"broker {node} is a voter of the quorum; remove it from there first")
+    if held := len(image.held.get(node, {})):
+        raise InvalidRequest(
+            f"broker {node} holds replicas of {held} partitions; move them elsewhere first"
+        )
+    return BrokerUnregistered(node=node, broker_epoch=broker.broker_epoch)
