@@ -96,16 +96,24 @@ class Rounds:
         StorageError if the disk has failed: then nothing may be called clean.
         """
         await self._idle.wait()
-        if self._failed:
-            raise StorageError("the disk has failed; the next start will recover")
+        self._refuse_if_failed()
 
     async def written(self) -> None:
-        """Wait until everything marked so far is written."""
+        """Wait until everything marked so far is written.
+
+        StorageError if the disk has failed: what relies on it, such as the removal of a segment
+        whose successor was to be made, must not go on.
+        """
         if self._writing:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # The round under way, and the one after it if something waits for that.
             self._write_waits.append((self.write_rounds + bool(self._to_write), future))
             await future
+        self._refuse_if_failed()
+
+    def _refuse_if_failed(self) -> None:
+        if self._failed:
+            raise StorageError("the disk has failed; the next start will recover")
 
     def _start_writing(self) -> None:
         members, self._to_write = self._to_write, {}

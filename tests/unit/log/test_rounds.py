@@ -415,7 +415,7 @@ def test_a_failed_write_is_fatal():
     run(main)
 
 
-def test_nothing_is_called_drained_after_a_failure():
+def test_nothing_is_called_drained_or_written_after_a_failure():
     async def main() -> None:
         bench = Bench()
         owner = bench.owner()
@@ -425,7 +425,24 @@ def test_nothing_is_called_drained_after_a_failure():
 
         with pytest.raises(StorageError, match="the disk has failed"):
             await bench.rounds.drained()
-        await asyncio.wait_for(bench.rounds.written(), 1)
+        with pytest.raises(StorageError, match="the disk has failed"):
+            await asyncio.wait_for(bench.rounds.written(), 1)
+
+    run(main)
+
+
+def test_who_waits_for_a_write_that_fails_is_not_told_that_it_succeeded():
+    """They would remove a segment whose successor, and the producers' state in it, is not there."""
+
+    async def main() -> None:
+        bench = Bench()
+        bench.append(bench.owner())
+        waiting = asyncio.ensure_future(bench.rounds.written())
+        bench.disk.fail_writes(errno.EIO)
+        await bench.hands.work_off()
+
+        with pytest.raises(StorageError, match="the disk has failed"):
+            await asyncio.wait_for(waiting, 1)
 
     run(main)
 
