@@ -50,6 +50,13 @@ class UnknownTopicOrPartition(BrokerError):
         super().__init__(f"there is no topic or partition {what}")
 
 
+class LeaderNotAvailable(BrokerError):
+    """Nobody leads the partition now; wait for an election, and refresh metadata."""
+
+    code = 5
+    retriable = True
+
+
 class NotLeader(BrokerError):
     """This broker does not lead the partition; refresh metadata and retry."""
 

@@ -264,7 +264,7 @@ class World:
             lambda image: decisions.delete_topic(image, name, topic_id)
         )
         self._forget_topic(name)
-        await self.broker.drop_topic(name, topic_id)
+        await self.broker.acted()
 
     def _forget_topic(self, name: str) -> None:
         self._deleting.pop(name, None)

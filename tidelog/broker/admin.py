@@ -1,7 +1,7 @@
 """What operators ask of a node: its directories, producers, partitions, elections and quorum.
 
-Rule: the answers are true for one node, and are not made up: nothing is being reassigned, every
-leader is the preferred one, and the quorum is this node.
+Rule: the answers are true, and are not made up: nothing is being reassigned, because nothing can
+be yet.
 """
 
 from typing import Any, Final
@@ -14,9 +14,18 @@ from tidelog.errors import (
     BrokerError,
     ElectionNotNeeded,
     InvalidRequest,
+    NotLeader,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, METADATA_TOPIC, NO_EPOCH, NO_OFFSET
+from tidelog.log.directory import decode_id
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    NO_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+)
 
 PREFERRED: Final = 0
 PARTITIONS_PER_ANSWER_MAX: Final = 2000
@@ -114,7 +123,7 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
                 "partitions": [
                     # Never null, which the schema allows and Kafka's own client does not.
                     {
-                        **describe_partition(topic, number),
+                        **describe_partition(broker.image, topic, number),
                         "eligible_leader_replicas": (),
                         "last_known_elr": (),
                     }
@@ -165,17 +174,8 @@ def list_partition_reassignments(broker: Broker, request: Any, context: Request)
 
 
 def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-    """The quorum is this node alone."""
-    metadata, raft = broker.member.log, broker.member.quorum.raft
-    now_ms = broker.host.clock.wall_ms()
-    voter = {
-        "replica_id": broker.node_id,
-        "replica_directory_id": broker.identity.directory_id,
-        "log_end_offset": metadata.log.end,
-        "last_fetch_timestamp": now_ms,
-        "last_caught_up_timestamp": now_ms,
-    }
-    at = broker.advertised
+    """The voters and observers of the metadata log, as its leader sees them."""
+    described = _describe_quorum(broker)
     return {
         "error_message": None,
         "topics": [
@@ -183,15 +183,7 @@ def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str,
                 "topic_name": topic.topic_name,
                 "partitions": [
                     _quorum_of(topic.topic_name, p.partition_index)
-                    or {
-                        "partition_index": p.partition_index,
-                        "error_message": None,
-                        "leader_id": broker.node_id,
-                        "leader_epoch": raft.epoch,
-                        "high_watermark": raft.high_watermark,
-                        "current_voters": [voter],
-                        "observers": [],
-                    }
+                    or {"partition_index": p.partition_index, **described}
                     for p in topic.partitions
                 ],
             }
@@ -199,10 +191,43 @@ def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str,
         ],
         "nodes": [
             {
-                "node_id": broker.node_id,
-                "listeners": [{"name": "KAFKA", "host": at.host, "port": at.port}],
+                "node_id": voter.key.id,
+                "listeners": [{"name": "PEER", "host": voter.host, "port": voter.port}],
             }
+            for voter in broker.member.quorum.raft.voters
         ],
+    }
+
+
+def _describe_quorum(broker: Broker) -> dict[str, Any]:
+    raft, clock = broker.member.quorum.raft, broker.host.clock
+    now, now_ms = clock.monotonic(), clock.wall_ms()
+
+    def wall(moment: float | None) -> int:
+        return NO_TIMESTAMP if moment is None else round(now_ms - (now - moment) * 1000)
+
+    replicas = [
+        (
+            known.votes,
+            {
+                "replica_id": known.key.id,
+                "replica_directory_id": decode_id(known.key.directory),
+                "log_end_offset": known.synced_end,
+                "last_fetch_timestamp": wall(known.fetched_at),
+                "last_caught_up_timestamp": wall(known.caught_up_at),
+            },
+        )
+        for known in raft.replicas(now)
+    ]
+    is_led_here = raft.is_leader
+    return {
+        "error_code": 0 if is_led_here else NotLeader.code,
+        "error_message": None if is_led_here else f"the quorum's leader is {raft.leader}",
+        "leader_id": NO_NODE if raft.leader is None else raft.leader,
+        "leader_epoch": raft.epoch,
+        "high_watermark": raft.high_watermark,
+        "current_voters": [described for votes, described in replicas if votes],
+        "observers": [described for votes, described in replicas if not votes],
     }
 
 

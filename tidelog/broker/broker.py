@@ -8,31 +8,36 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from tidelog.broker.following import Following
+from tidelog.broker.replicas import Replicas
+from tidelog.cluster.active import ActiveController
 from tidelog.cluster.member import Member
+from tidelog.cluster.membership import Membership
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
-from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.controller.difference import Replica, Role
+from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
     MetadataRecord,
-    NodeRegistered,
     TopicCreated,
     TopicDeleted,
     decode,
 )
-from tidelog.errors import StorageError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.controller.registration import Registration
+from tidelog.controller.reports import ReplicaReport
+from tidelog.errors import StorageError, UnknownTopicOrPartition
 from tidelog.host import Host, Path
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
-from tidelog.log.log import ColdRead, Log, LogState
-from tidelog.log.recovery import open_log
+from tidelog.log.log import ColdRead, Log
 from tidelog.log.retention import load_ages, new_start, remove_segments
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import (
@@ -49,6 +54,7 @@ from tidelog.model import (
     METADATA_TOPIC_ID,
     OFFSETS_TOPIC,
     Endpoint,
+    NodeId,
     Offset,
     TopicPartition,
 )
@@ -89,86 +95,124 @@ class Broker:
         self._on_fatal = on_fatal
         self._directory = DataDirectory(host, Path(config.data))
         self.rounds = Rounds(host, self._directory.root, on_fatal)
-        self._topics: dict[str, list[Partition | None]] = {}
-        self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_calls: list[Callable[[], None]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
-        self._one_change_at_a_time = asyncio.Lock()
+        self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
         self.member: Member
         self.metadata: Metadata
+        self.membership: Membership
+        self.controller: ActiveController
+        self.replicas: Replicas
         self.cleaner: Cleaner
+        self._following: Following
 
     # Starting.
 
     async def start(self) -> None:
         """Recover everything, open this incarnation's epochs, and begin to lead."""
+        await self.open()
+        await self.begin()
+
+    async def open(self) -> None:
+        """Find what is on disk, and the quorum; nothing is served yet."""
         self.identity = await self.host.offload.run(
             partial(self._directory.open, self.config.node_id)
         )
         if not self._directory.was_clean and self._directory.durable_marks:
             _log.warning("the last stop was not clean; active segments are scanned")
-        await self._open_metadata()
-        await self.metadata.change(
-            lambda _: NodeRegistered(node=self.node_id, incarnation=self.host.new_id().hex)
-        )
         self.cleaner = Cleaner(
             self.host, self.rounds, self._directory,
             first_dirty=self._directory.read_checkpoint(directory.FIRST_DIRTY),
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
         )  # fmt: skip
-        self.apply_configs()
-        await self._open_partitions()
-        self.repeat(self.config.log_cleaner_backoff_ms / 1000, self._compact)
-        self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
-        self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
-        self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
+        self.replicas = Replicas(
+            node_id=self.node_id, host=self.host, directory=self._directory, rounds=self.rounds,
+            budget=self.budget, cleaner=self.cleaner, config_of=self.topic_config,
+            change_disk=self._change_disk,
+        )  # fmt: skip
+        await self._join_cluster()
 
-    async def _open_metadata(self) -> None:
-        """Become a member of the cluster, and know its metadata."""
+    async def _join_cluster(self) -> None:
         config = self.config
         self.member = Member(
             self.host, self._directory, self.identity, self.rounds, self.budget,
             quorum=config.quorum_nodes, timing=timing_of(config), on_fatal=self._on_fatal,
         )  # fmt: skip
         self.metadata = self.member.metadata
+        lease_seconds = config.broker_session_timeout_ms / 1000
+        self.controller = ActiveController(
+            self.host, self.member, self._min_in_sync, lease_seconds=lease_seconds
+        )
+        self.membership = Membership(
+            self.host, self.member, lease_seconds=lease_seconds,
+            interval_seconds=config.broker_heartbeat_interval_ms / 1000, reports=self._reports,
+            on_fatal=self._on_fatal,
+        )  # fmt: skip
+        self._following = Following(
+            self.node_id, self.metadata, self.replicas, apply_configs=self.apply_configs,
+            tell_deleted=self.tell_deleted, tell_moved=self._tell_moved,
+        )  # fmt: skip
         await self.member.open()
         if config.peer_endpoint is not None:
             await self.member.listen(config.peer_endpoint)
         await self.member.join()
+        self.controller.start()
         self.identity = self.member.identity
-        await self.member.led()
 
-    async def _open_partitions(self) -> None:
-        image = self.metadata.image
-        mine = list(image.partitions_on(self.node_id))
-        known = [name for _, name in mine]
-        opened = await self.host.offload.run(partial(self._open_logs, mine))
-        for (topic, name), (config, state) in zip(mine, opened, strict=True):
-            self._serve(topic, name, config, state)
-        for stranger in self._directory.strangers([*known, METADATA_PARTITION]):
+    async def begin(self) -> None:
+        """Register, recover this node's partitions, and lead what it is given to lead."""
+        await self.membership.register(self._registration())
+        await self.host.offload.run(self._finish_deletions)
+        await self._following.catch_up()
+        for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
+        self.spawn(self._following.run())
+        self.membership.start()
+        await self.membership.unfenced()
+        await self.acted()
+        self.repeat(self.config.log_cleaner_backoff_ms / 1000, self._compact)
+        self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
+        self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
+        self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
 
-    def _open_logs(
-        self, partitions: Sequence[tuple[TopicImage, TopicPartition]]
-    ) -> list[tuple[TopicConfig, LogState]]:
-        self._finish_deletions(partitions)
-        opened = []
-        for topic, name in partitions:
-            config = self.topic_config(topic)
-            self._directory.claim(name, topic.id)
-            opened.append((config, self._open_log(name, config)))
-        return opened
+    def _registration(self) -> Registration:
+        me = self.member.me
+        return Registration(
+            cluster_id=self.identity.cluster_id, node=self.node_id,
+            incarnation=self.host.new_id().hex, directory=me.key.directory,
+            kafka=self.advertised, peer=Endpoint(host=me.host, port=me.port),
+            rack=self.config.rack or None, clean=self._directory.was_clean,
+        )  # fmt: skip
 
-    def _finish_deletions(self, mine: Iterable[tuple[TopicImage, TopicPartition]]) -> None:
+    def _reports(self) -> dict[int, ReplicaReport]:
+        """How far each replica here goes, by its partition's cluster id."""
+        reports = {}
+        for cluster_id, place in self.image.held.get(self.node_id, {}).items():
+            partition = self.replicas.get(place.topic.id, place.number)
+            if partition is not None:
+                log = partition.log
+                reports[cluster_id] = ReplicaReport(
+                    cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark
+                )
+        return reports
+
+    def _min_in_sync(self, topic: TopicImage) -> int:
+        return self.topic_config(topic).min_insync_replicas
+
+    def _known(self) -> list[TopicPartition]:
+        return [name for _, name in self.image.partitions_on(self.node_id)]
+
+    def _finish_deletions(self) -> None:
         """Remove what is left of topics whose deletion was committed before a crash.
 
         Only with proof. A topic that the image does not know may be one that it does not know
         yet, and a directory that the log knows nothing of all that is left of lost metadata.
         """
-        known = {name: topic.id for topic, name in mine} | {METADATA_PARTITION: METADATA_TOPIC_ID}
+        known = {METADATA_PARTITION: METADATA_TOPIC_ID}
+        known |= {name: topic.id for topic, name in self.image.partitions_on(self.node_id)}
         left = self._directory.leftovers(known)
         if not left:
             return
@@ -191,40 +235,6 @@ class Broker:
                         yield decode(record.value)
                 offset = header.next_offset
 
-    def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
-        directory = self._directory
-        return open_log(
-            self.host.disk, directory.path(name), clean=directory.was_clean,
-            durable_mark=directory.durable_marks.get(name, 0),
-            start=directory.log_starts.get(name, 0),
-            index_interval_bytes=config.index_interval_bytes,
-        )  # fmt: skip
-
-    def _make_partition(
-        self, name: TopicPartition, topic_id: UUID, config: TopicConfig, state: LogState
-    ) -> Partition:
-        return Partition(
-            name=name, topic_id=topic_id, me=self.node_id, config=config,
-            path=self._directory.path(name), state=state, host=self.host, rounds=self.rounds,
-            budget=self.budget,
-        )  # fmt: skip
-
-    def _serve(
-        self, topic: TopicImage, name: TopicPartition, config: TopicConfig, state: LogState
-    ) -> None:
-        partition = self._make_partition(name, topic.id, config, state)
-        if not state.created:
-            self.cleaner.forget(name)  # what is known of an earlier topic of that name
-        known: PartitionImage = topic.partitions[name.partition]
-        if known.leader == self.node_id:
-            watermark = max(self._directory.watermarks.get(name, 0), state.start)
-            partition.lead(known.epoch, known.in_sync, watermark)
-        numbers = self._topics.setdefault(topic.name, [])
-        self._topics_by_id[topic.id] = numbers
-        while len(numbers) <= name.partition:
-            numbers.append(None)
-        numbers[name.partition] = partition
-
     # Looking up.
 
     @property
@@ -238,20 +248,10 @@ class Broker:
 
     def partition(self, topic: str | UUID, number: int) -> Partition:
         """The partition on this node, or the error that a client should get."""
-        by_name = type(topic) is str
-        found = self._topics.get(topic) if by_name else self._topics_by_id.get(topic)  # type: ignore[arg-type]
-        if found is None and not by_name:
-            raise UnknownTopicId(topic)
-        if found is None or not 0 <= number < len(found) or (p := found[number]) is None:
-            raise UnknownTopicOrPartition(f"{topic}-{number}")
-        return p
-
-    def _serves(self, partition: Partition) -> bool:
-        """Whether it is still there: whoever waits may come back to one whose topic is deleted."""
-        return partition in self._topics_by_id.get(partition.topic_id, ())
+        return self.replicas.find(topic, number)
 
     def partitions(self) -> list[Partition]:
-        return [p for numbers in self._topics.values() for p in numbers if p is not None]
+        return self.replicas.all()
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
         if topic.name == OFFSETS_TOPIC:
@@ -266,6 +266,12 @@ class Broker:
             return Endpoint.parse(self.config.kafka_advertised)
         return self.endpoint
 
+    @property
+    def active_controller(self) -> NodeId:
+        """Who decides; this node if nobody does, since any node takes what is to be decided."""
+        leader = self.member.quorum.raft.leader
+        return leader if leader is not None and self.image.is_alive(leader) else self.node_id
+
     def apply_configs(self) -> None:
         """Let the settings in the image take effect."""
         changes: dict[str, str] = {}
@@ -278,37 +284,23 @@ class Broker:
         )
         for topic in self.image.topics.values():
             config = self.topic_config(topic)
-            for partition in self._topics.get(topic.name, ()):
-                if partition is not None:
-                    partition.configure(config)
+            for partition in self.replicas.of(topic.name):
+                partition.configure(config)
 
     # Following the metadata.
 
-    async def open_new_partitions(self, topic: TopicImage) -> None:
-        """Make and serve the partitions of `topic` that are not here yet."""
-        async with self._one_change_at_a_time:
-            known = self.image.topics_by_id.get(topic.id)
-            if known is not None:  # else it was deleted while this waited
-                await self._open_new_partitions(known)
+    async def acted(self) -> None:
+        """Wait until all that the image has by now was acted on here."""
+        await self._following.done(self.metadata.applied)
 
-    async def _open_new_partitions(self, topic: TopicImage) -> None:
-        have = self._topics.get(topic.name, [])
-        new = [
-            TopicPartition(topic.name, number)
-            for number, known in enumerate(topic.partitions)
-            if self.node_id in known.replicas and (number >= len(have) or have[number] is None)
-        ]
-        config = self.topic_config(topic)
+    def on_moved(self, call: Callable[[list[tuple[TopicPartition, bool]]], None]) -> None:
+        """Call `call` when partitions here are led anew, and whether by this node."""
+        self._moved_calls.append(call)
 
-        def make() -> list[LogState]:
-            self._directory.make_partitions(new, topic.id)
-            return [self._open_log(name, config) for name in new]
-
-        # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
-        async with self._directory.noting:
-            states = await self._change_disk(make)  # if it is full, the next start makes the rest
-        for name, state in zip(new, states, strict=True):
-            self._serve(topic, name, config, state)
+    def _tell_moved(self, replicas: list[Replica]) -> None:
+        moved = [(replica.name, replica.role is Role.LEAD) for replica in replicas]
+        for call in self._moved_calls:
+            call(moved)
 
     def on_topic_deleted(self, call: Callable[[str], None]) -> None:
         self._deleted_calls.append(call)
@@ -317,27 +309,6 @@ class Broker:
         """Let those know who keep something about a topic that is no more."""
         for call in self._deleted_calls:
             call(name)
-
-    async def drop_topic(self, name: str, topic_id: UUID) -> None:
-        """Stop serving a deleted topic and remove its files."""
-        async with self._one_change_at_a_time:
-            await self._drop_topic(name, topic_id)
-
-    async def _drop_topic(self, name: str, topic_id: UUID) -> None:
-        self._topics_by_id.pop(topic_id, None)
-        dropped = [p for p in self._topics.pop(name, []) if p is not None]
-        for partition in dropped:
-            partition.resign(UnknownTopicOrPartition(partition.name))
-            self.rounds.forget(partition)
-            partition.log.tail.clear()
-            partition.log.refusal = "the topic is deleted"
-            self.cleaner.forget(partition.name)
-
-        await self.rounds.written()
-        async with AsyncExitStack() as locked:
-            for partition in dropped:
-                await locked.enter_async_context(partition.files)
-            await self._change_disk(partial(self._directory.remove, [p.name for p in dropped]))
 
     async def _change_disk(self, work: Callable[[], T]) -> T:
         """Change files in a disk's thread. A full disk is refused, any other failure is fatal."""
@@ -391,6 +362,7 @@ class Broker:
             )
             for partition in partitions:
                 partition.retry_full_disk(free)
+        self._following.retry()
         await self._note_checkpoints()
 
     def _all_logs(self) -> list[Partition | QuorumLog]:
@@ -429,7 +401,7 @@ class Broker:
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
             await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))
-            if partition.log is not log or not self._serves(partition):
+            if partition.log is not log or not self.replicas.holds(partition):
                 continue  # opened again, or deleted, meanwhile
             start = new_start(log, config, partition.high_watermark, now_ms)
             if start == log.end and log.active.size and start > log.start:
@@ -471,7 +443,7 @@ class Broker:
         UnknownTopicOrPartition if its topic was deleted before it had the files for itself.
         """
         async with partition.files:
-            if not self._serves(partition):
+            if not self.replicas.holds(partition):
                 raise UnknownTopicOrPartition(partition.name)
             await self._advance_start(partition, start)
 
@@ -501,6 +473,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Write and sync everything, note it, and leave a clean marker."""
+        if len(self.image.nodes) > 1:
+            await self.membership.leave()
         await self._stop_housekeeping()
         await self.cleaner.finish()
         await self.member.stop()

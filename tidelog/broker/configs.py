@@ -207,7 +207,7 @@ async def _change(
             decide(broker.image)
         else:
             await broker.metadata.change(decide)
-            broker.apply_configs()
+            await broker.acted()
     except BrokerError as error:
         answer |= {"error_code": error.code, "error_message": str(error)}
     return answer

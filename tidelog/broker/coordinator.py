@@ -15,6 +15,7 @@ from typing import Final
 from tidelog.broker.broker import Broker
 from tidelog.broker.topics import create_topic
 from tidelog.controller.decisions import NewTopic
+from tidelog.controller.image import BrokerImage
 from tidelog.errors import (
     BrokerError,
     CoordinatorNotAvailable,
@@ -28,7 +29,7 @@ from tidelog.groups.limits import Limits
 from tidelog.groups.shard import Shard, partition_for
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
-from tidelog.model import OFFSETS_TOPIC
+from tidelog.model import OFFSETS_TOPIC, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import decode_batch, encode_batch, iterate_batches
 
@@ -170,10 +171,12 @@ class ShardDriver:
             return
         self.perform(self.shard.tick(at))
 
-    def stop(self) -> None:
+    def stop(self, error: BrokerError) -> None:
+        """Serve no more: whoever waits is told `error`."""
         if self._timer is not None:
             self._timer.cancel()
-        self.perform(self.shard.unload(StorageError("the node is stopping")))
+        shard, self.shard = self.shard, Shard(self._limits)
+        self.perform(shard.unload(error))
         if self._timer is not None:
             self._timer.cancel()
 
@@ -185,30 +188,48 @@ def _answer(effect: Answer) -> None:
 
 
 class Coordinator:
-    """Every shard on this node, by the partition that holds it."""
+    """The shards whose partitions this node leads, by the number of the partition."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._drivers: dict[int, ShardDriver] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
         self._creating = asyncio.Lock()
         self._limits = _limits(broker)
 
     def start(self) -> None:
-        """Begin to load the groups of an earlier life, if there are any."""
-        if OFFSETS_TOPIC in self._broker.image.topics:
-            self._open_shards()
+        """Load the groups of every partition that this node leads, now and later."""
+        self._broker.on_moved(self._on_moved)
+        self._on_moved(
+            [
+                (partition.name, partition.leader is not None)
+                for partition in self._broker.replicas.of(OFFSETS_TOPIC)
+            ]
+        )
         self._broker.repeat(
             self._broker.config.offsets_retention_check_interval_ms / 1000, self._expire
         )
         self._broker.on_stop(self.stop)
         self._broker.on_topic_deleted(self.topic_deleted)
 
+    def _on_moved(self, moved: list[tuple[TopicPartition, bool]]) -> None:
+        for name, is_led in moved:
+            if name.topic != OFFSETS_TOPIC:
+                continue
+            number = name.partition
+            if (before := self._drivers.pop(number, None)) is not None:
+                before.stop(NotCoordinator("the group's coordinator has moved"))
+            if is_led:
+                partition = self._broker.partition(OFFSETS_TOPIC, number)
+                driver = self._drivers[number] = ShardDriver(self._broker, partition, self._limits)
+                self._loading[number] = self._broker.spawn(driver.load())
+
     async def ready(self) -> None:
         """Make `__consumer_offsets` if it is not there yet."""
-        if self._drivers:
+        if OFFSETS_TOPIC in self._broker.image.topics:
             return
         async with self._creating:
-            if self._drivers:
+            if OFFSETS_TOPIC in self._broker.image.topics:
                 return
             wanted = NewTopic(
                 name=OFFSETS_TOPIC, partitions=self._broker.config.offsets_topic_num_partitions,
@@ -217,24 +238,31 @@ class Coordinator:
             try:
                 await create_topic(self._broker, wanted)
             except TopicAlreadyExists:
-                pass  # a restart between the decision and the directories
-            await asyncio.gather(*self._open_shards())
+                pass  # another node was quicker
+            for number in list(self._loading):
+                await self._loading[number]
 
-    def _open_shards(self) -> list["asyncio.Task[None]"]:
-        topic = self._broker.image.topics[OFFSETS_TOPIC]
-        tasks = []
-        for number in range(len(topic.partitions)):
-            partition = self._broker.partition(OFFSETS_TOPIC, number)
-            driver = ShardDriver(self._broker, partition, self._limits)
-            self._drivers[number] = driver
-            tasks.append(self._broker.spawn(driver.load()))
-        return tasks
+    def leader_of(self, group_id: str) -> BrokerImage:
+        """The broker that coordinates a group; CoordinatorNotAvailable if nobody does now."""
+        image = self._broker.image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise CoordinatorNotAvailable("ask FindCoordinator first")
+        number = partition_for(group_id, len(topic.partitions))
+        found = image.brokers.get(topic.partitions[number].leader)
+        if found is None:
+            raise CoordinatorNotAvailable(f"nobody leads {OFFSETS_TOPIC}-{number} now")
+        return found
 
     def driver(self, group_id: str) -> ShardDriver:
-        """Who answers for a group; CoordinatorNotAvailable before anyone has asked where it is."""
-        if not self._drivers:
+        """Who answers for a group on this node, or why nobody does."""
+        topic = self._broker.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
             raise CoordinatorNotAvailable("ask FindCoordinator first")
-        return self._drivers[partition_for(group_id, len(self._drivers))]
+        driver = self._drivers.get(partition_for(group_id, len(topic.partitions)))
+        if driver is None:
+            raise NotCoordinator("another node coordinates this group; ask FindCoordinator")
+        return driver
 
     def drivers(self) -> list[ShardDriver]:
         return list(self._drivers.values())
@@ -263,7 +291,7 @@ class Coordinator:
 
     def stop(self) -> None:
         for driver in self._drivers.values():
-            driver.stop()
+            driver.stop(StorageError("the node is stopping"))
 
 
 def _limits(broker: Broker) -> Limits:

@@ -50,7 +50,7 @@ class GroupApis:
     async def find_coordinator(
         self, broker: Broker, request: Any, context: Request
     ) -> dict[str, Any]:
-        """Where a group is coordinated: with one node, here."""
+        """Where a group is coordinated: at the leader of the partition that keeps it."""
         many = context.version >= 4
         keys = request.coordinator_keys if many else (request.key,)
         answers = []
@@ -60,8 +60,9 @@ class GroupApis:
                 if getattr(request, "key_type", GROUP_KEY) != GROUP_KEY:
                     raise InvalidRequest("only consumer groups have a coordinator here, so far")
                 await self._coordinator.ready()
-                at = broker.advertised
-                answer |= {"node_id": broker.node_id, "host": at.host, "port": at.port}
+                found = self._coordinator.leader_of(key)
+                at = found.kafka
+                answer |= {"node_id": found.node, "host": at.host, "port": at.port}
             except BrokerError as error:
                 answer |= {
                     "error_code": error.code, "error_message": str(error),

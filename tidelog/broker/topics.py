@@ -16,11 +16,12 @@ from tidelog.errors import (
     BrokerError,
     InvalidRequest,
     InvalidTopic,
+    LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, topic_name_problem
+from tidelog.model import INTERNAL_TOPICS, NO_NODE, topic_name_problem
 
 NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
 DEFAULT_SOURCE: Final = 5
@@ -28,9 +29,17 @@ TOPIC_SOURCE: Final = 1
 
 
 def _brokers(broker: Broker, id_name: str) -> list[dict[str, Any]]:
-    at = broker.advertised
-    rack = broker.config.rack or None
-    return [{id_name: broker.node_id, "host": at.host, "port": at.port, "rack": rack}]
+    """The brokers that clients can connect to."""
+    return [
+        {
+            id_name: known.node,
+            "host": known.kafka.host,
+            "port": known.kafka.port,
+            "rack": known.rack,
+        }
+        for known in broker.image.brokers.values()
+        if not known.fenced
+    ]  # fmt: skip
 
 
 def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
         "error_message": None,
         "endpoint_type": getattr(request, "endpoint_type", 1),
         "cluster_id": broker.identity.cluster_id,
-        "controller_id": broker.node_id,
+        "controller_id": broker.active_controller,
         "brokers": _brokers(broker, "broker_id"),
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }
@@ -51,7 +60,7 @@ async def metadata(broker: Broker, request: Any, context: Request) -> dict[str, 
     topics: list[dict[str, Any]] = []
     # "All" is null; in version 0, which has no null, it is an empty list.
     if request.topics is None or (context.version == 0 and not request.topics):
-        topics = [_describe(topic) for topic in image.topics.values()]
+        topics = [_describe(image, topic) for topic in image.topics.values()]
     else:
         create = broker.config.auto_create_topics_enable and getattr(
             request, "allow_auto_topic_creation", True
@@ -63,7 +72,7 @@ async def metadata(broker: Broker, request: Any, context: Request) -> dict[str, 
     return {
         "brokers": _brokers(broker, "node_id"),
         "cluster_id": broker.identity.cluster_id,
-        "controller_id": broker.node_id,
+        "controller_id": broker.active_controller,
         "topics": topics,
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }
@@ -85,7 +94,7 @@ async def _describe_asked(
                 if not create or name in INTERNAL_TOPICS:
                     raise UnknownTopicOrPartition(name)
                 topic = await _create_missing(broker, name)
-        return _describe(topic)
+        return _describe(broker.image, topic)
     except BrokerError as error:
         return {"error_code": error.code, "name": name or "", "topic_id": topic_id}
 
@@ -101,25 +110,27 @@ async def _create_missing(broker: Broker, name: str) -> TopicImage:
     return topic
 
 
-def _describe(topic: TopicImage) -> dict[str, Any]:
+def _describe(image: ClusterImage, topic: TopicImage) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
-        "partitions": [describe_partition(topic, n) for n in range(len(topic.partitions))],
+        "partitions": [describe_partition(image, topic, n) for n in range(len(topic.partitions))],
     }
 
 
-def describe_partition(topic: TopicImage, number: int) -> dict[str, Any]:
+def describe_partition(image: ClusterImage, topic: TopicImage, number: int) -> dict[str, Any]:
     partition = topic.partitions[number]
+    alive = image.is_alive
     return {
+        "error_code": LeaderNotAvailable.code if partition.leader == NO_NODE else 0,
         "partition_index": number,
         "leader_id": partition.leader,
         "leader_epoch": partition.epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": sorted(partition.in_sync),
-        "offline_replicas": (),
+        "offline_replicas": [node for node in partition.replicas if not alive(node)],
     }
 
 
@@ -139,7 +150,7 @@ async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
         return decisions.create_topic(image, wanted, topic_id, defaults_of(broker))
 
     created = await broker.metadata.change(decide)
-    await broker.open_new_partitions(broker.image.topics[created.name])
+    await broker.acted()
     return created
 
 
@@ -209,8 +220,7 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
             await broker.metadata.change(
                 partial(decisions.delete_topic, name=name, topic_id=topic_id)
             )
-            await broker.drop_topic(topic.name, topic.id)
-            broker.tell_deleted(topic.name)
+            await broker.acted()
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         answers.append(answer)
@@ -236,7 +246,7 @@ async def create_partitions(broker: Broker, request: Any, context: Request) -> d
                 await broker.metadata.change(
                     partial(decisions.add_partitions, name=name, count=count, assignment=assignment)
                 )
-                await broker.open_new_partitions(broker.image.topics[name])
+                await broker.acted()
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         answers.append(answer)

@@ -11,6 +11,7 @@ import logging
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
 from tidelog.controller.controller import Controller
+from tidelog.controller.elections import MinInSync
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, NotController, StorageError
@@ -24,26 +25,33 @@ _log = logging.getLogger(__name__)
 class ActiveController:
     """The controller of this node, active or not."""
 
-    def __init__(self, host: Host, member: Member, controller: Controller) -> None:
+    def __init__(
+        self, host: Host, member: Member, min_in_sync: MinInSync, *, lease_seconds: float
+    ) -> None:
         self._host = host
         self._member = member
         self._metadata = member.metadata
-        self.controller = controller
+        self._min_in_sync = min_in_sync
+        self._lease_seconds = lease_seconds
+        self.controller: Controller
         self._wake = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
         member.handle(Register, self._on_register)
         member.handle(Beat, self._on_heartbeat)
         member.on_lead(self._begin)
         member.on_follow(self._end)
-        self._metadata.on_applied(
-            lambda records: controller.applied(
-                self._metadata.image, records, self._metadata.applied
-            )
-        )
+        member.on_gone(self._on_gone)
 
-    def listen(self) -> None:
-        """Hear of peers that go; once there are any."""
-        self._member.hub.on_gone(self._on_gone)
+    def start(self) -> None:
+        """Begin to listen: the node knows its cluster now."""
+        metadata = self._metadata
+        self.controller = controller = Controller(
+            cluster_id=self._member.identity.cluster_id, min_in_sync=self._min_in_sync,
+            lease_seconds=self._lease_seconds,
+        )  # fmt: skip
+        metadata.on_applied(
+            lambda records: controller.applied(metadata.image, records, metadata.applied)
+        )
 
     def _now(self) -> float:
         return self._host.clock.monotonic()

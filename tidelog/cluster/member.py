@@ -5,7 +5,6 @@ Rule 1: the order of a start: find the snapshot and the log, listen to peers, fi
 Rule 2: a node alone is a quorum of one, and the same code.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -83,6 +82,7 @@ class Member:
         self._records_since_snapshot = 0
         self._taking_snapshot = False
         self._lead_calls: list[Callable[[Epoch], None]] = []
+        self._gone_calls: list[Callable[[NodeId], None]] = []
         self._follow_calls: list[Callable[[Epoch, NodeId | None], None]] = []
         self._handlers: dict[type[msgspec.Struct], Handler] = {
             **self.quorum.handlers(),
@@ -103,6 +103,10 @@ class Member:
         """Call `call` whenever this node learns of another leader, or of none."""
         self._follow_calls.append(call)
 
+    def on_gone(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when a peer's connection to this node is lost."""
+        self._gone_calls.append(call)
+
     # Starting.
 
     async def open(self) -> None:
@@ -114,6 +118,8 @@ class Member:
             self._begin_from(self._snapshot, records)
         await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
         self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
+        for call in self._gone_calls:
+            self.hub.on_gone(call)
         self.metadata.join(self.quorum, self.hub)
         self.metadata.on_applied(self._count)
 
@@ -159,12 +165,6 @@ class Member:
             write_formed(self._host, self._directory.root, formed)
         self._formation.formed = formed
         return formed
-
-    async def led(self) -> None:
-        """Wait until this node leads: only for one that is alone."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_lead(lambda epoch: None if future.done() else future.set_result(None))
-        await future
 
     def _introduce(self) -> Welcome:
         return Welcome(

@@ -9,6 +9,7 @@ Rule 3: a broker asks before it stops, so that others lead what it led before it
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -64,6 +65,9 @@ class Membership:
         self._nudges: dict[NodeId, asyncio.Event] = {}
         self._beating: dict[NodeId, asyncio.Task[None]] = {}
         self._registering: asyncio.Task[None] | None = None
+        self._leader_news = asyncio.Event()
+        member.on_lead(lambda epoch: self._leader_news.set())
+        member.on_follow(lambda epoch, leader: self._leader_news.set())
         self._metadata.on_applied(lambda records: self._follow_voters())
 
     @property
@@ -90,6 +94,7 @@ class Membership:
         self._registration = registration
         said_at = began_at = self._host.clock.monotonic()
         while True:
+            self._leader_news.clear()
             problem = await self._try()
             if problem is None:
                 return
@@ -99,7 +104,7 @@ class Membership:
             if now - said_at >= _SAY_SECONDS:
                 said_at = now
                 _log.warning("not registered yet: %s", problem)
-            await asyncio.sleep(_RETRY_SECONDS)
+            await _set_within(self._leader_news, _RETRY_SECONDS)
 
     async def _try(self) -> TidelogError | None:
         leader = self._member.quorum.raft.leader
@@ -129,6 +134,11 @@ class Membership:
     def start(self) -> None:
         """Heartbeat from now on, to every voter."""
         self._follow_voters(started=True)
+
+    async def unfenced(self) -> None:
+        """Wait until this broker may lead."""
+        while (broker := self.broker) is None or broker.fenced:
+            await self._metadata.reached(self._metadata.applied + 1)
 
     def nudge(self) -> None:
         """Something has changed that the controller should know soon."""
@@ -176,11 +186,7 @@ class Membership:
                 acknowledged = reports
                 if answer.is_controller and epoch == self._broker_epoch:
                     self._answered(answer, sent_at)
-            try:
-                async with asyncio.timeout(self._interval):
-                    await nudge.wait()
-            except TimeoutError:
-                pass
+            await _set_within(nudge, self._interval)
 
     def _answered(self, answer: HeartbeatAnswer, sent_at: float) -> None:
         if not answer.is_known:
@@ -219,3 +225,10 @@ class Membership:
                 await self._may_stop.wait()
         except TimeoutError:
             _log.warning("stopping without the controller's word")
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for `event`, but not longer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -177,6 +177,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client = Client(address=f"{peer[0]}:{peer[1]}" if peer else "?")
         if not self._listener.admit(self):
             self.fail("too many connections; connections.max limits them")
+        elif not self._listener.is_open:
+            self.consider_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -302,7 +304,8 @@ class Connection(asyncio.BufferedProtocol):
         )
         if not has_room:
             self._intake.wait(self)
-        may_read = has_room and len(self._undispatched) < _UNDISPATCHED_MAX and not self._stopping
+        is_served = self._listener.is_open and not self._stopping
+        may_read = has_room and len(self._undispatched) < _UNDISPATCHED_MAX and is_served
         if may_read and not self._reading:
             self._reading = True
             self.last_progress = self._loop.time()
@@ -363,9 +366,11 @@ def _is_tagged(header: Header) -> bool:
 class KafkaListener:
     """Accepts Kafka clients and keeps an eye on them."""
 
-    def __init__(self, host: Host, requests: Requests) -> None:
+    def __init__(self, host: Host, requests: Requests, *, is_open: bool = True) -> None:
+        """Until it is open, clients may connect but are not read from."""
         self._host = host
         self.requests = requests
+        self.is_open = is_open
         self.intake = Intake(requests.config.queued_max_bytes)
         self.connections: dict[Connection, None] = {}
         self._empty = asyncio.Event()
@@ -385,6 +390,12 @@ class KafkaListener:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         sockets = getattr(server, "sockets", ())
         return Endpoint(host=at.host, port=sockets[0].getsockname()[1] if sockets else at.port)
+
+    def open(self) -> None:
+        """Serve those who wait, and all who come."""
+        self.is_open = True
+        for connection in list(self.connections):
+            connection.consider_reading()
 
     def close(self) -> None:
         """Accept nobody and read nothing any more; answers under way still go out."""

@@ -47,17 +47,19 @@ class Node:
         return self.broker.endpoint
 
     async def start(self) -> None:
-        await self.broker.start()
-        listener = KafkaListener(self._host, Requests(self.broker))
         at = self.config.kafka_endpoint
+        await self.broker.open()
+        listener = self._listener = KafkaListener(self._host, Requests(self.broker), is_open=False)
         try:
+            # Before the cluster is told of it. Whoever connects now waits until all is served.
             self.broker.endpoint = await listener.start(at)
         except OSError as error:
-            await self.broker.stop()
+            await self.broker.abandon()
             raise CannotListen(
                 f"cannot listen on {at} ({error.strerror or error}); choose another --kafka"
             ) from error
-        self._listener = listener
+        await self.broker.begin()
+        listener.open()
         if at.host in _WILDCARDS and not self.config.kafka_advertised:
             _log.warning(
                 "clients elsewhere will be told to connect to %s; set kafka.advertised to an "

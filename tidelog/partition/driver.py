@@ -76,7 +76,9 @@ class Partition:
         host: Host,
         rounds: Rounds,
         budget: TailBudget,
+        high_watermark: Offset | None = None,
     ) -> None:
+        """`high_watermark` is the last that was noted, if any was."""
         self.name = name
         self._is_internal = name.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
@@ -92,7 +94,7 @@ class Partition:
         self._host = host
         self._rounds = rounds
         self._budget = budget
-        self._last_watermark: Offset = state.start
+        self._last_watermark = state.start if high_watermark is None else high_watermark
         self._watchers: dict[Callable[[], None], None] = {}
 
     def __repr__(self) -> str:
@@ -106,12 +108,12 @@ class Partition:
 
     # Leading.
 
-    def lead(self, epoch: Epoch, in_sync: frozenset[NodeId], high_watermark: Offset) -> None:
+    def lead(self, epoch: Epoch, in_sync: frozenset[NodeId]) -> None:
         """Open `epoch` as the leader."""
         log = self.log
         self.leader = Leader(
             me=self.me, epoch=epoch, log_end=log.end, held=self._held_end(),
-            high_watermark=min(high_watermark, log.synced_end), in_sync=in_sync,
+            high_watermark=min(self._last_watermark, log.synced_end), in_sync=in_sync,
         )  # fmt: skip
 
     def _held_end(self) -> Offset:

@@ -52,7 +52,7 @@ def test_what_an_earlier_life_wrote_is_fetched_from_its_files():
         records = (await node.fetch_one("t", 3)).records
         records += (await node.fetch_one("t", 4)).records
         assert records.startswith(LOG[3 * SIZE :])
-        assert records.endswith(placed(BATCHES[0], 4, epoch=1))
+        assert records.endswith(placed(BATCHES[0], 4, epoch=2))
 
     machine.live(first)
     machine.live(second)
@@ -357,7 +357,7 @@ def test_topics_that_are_not_there_are_unknown_by_name_and_by_id():
     on_a_node(story)
 
 
-@pytest.mark.parametrize(("epoch", "code"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
+@pytest.mark.parametrize(("epoch", "code"), [(-1, 0), (2, 0), (1, 74), (0, 74), (3, 75)])
 def test_a_client_of_another_leaders_epoch_is_told(epoch, code):
     machine = Machine()
 

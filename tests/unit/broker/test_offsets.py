@@ -138,15 +138,15 @@ def test_an_epoch_ends_where_the_next_one_begins():
         await node.produce("t", batch_of(b"a", b"b"))
 
     async def idle(node):
-        assert node.broker.partition("t", 0).leader.epoch == 1
+        assert node.broker.partition("t", 0).leader.epoch == 2
 
     async def check(node):
-        await two_records(node)  # in epoch 2; the life of epoch 1 wrote nothing
+        await two_records(node)  # in epoch 4; the life of epoch 2 wrote nothing
         for version in range(2, 5):
             assert await end_of_epoch(node, 0, version=version) == (0, 0, 2)
-            assert await end_of_epoch(node, 1, version=version) == (0, 0, 2)
-            assert await end_of_epoch(node, 2, version=version) == (0, 2, 4)
-            assert await end_of_epoch(node, 3, version=version) == (0, -1, -1)
+            assert await end_of_epoch(node, 2, version=version) == (0, 0, 2)
+            assert await end_of_epoch(node, 4, version=version) == (0, 4, 4)
+            assert await end_of_epoch(node, 5, version=version) == (0, -1, -1)
 
     machine.live(two_records)
     machine.live(idle, killed=True)

@@ -276,7 +276,7 @@ def test_a_producer_that_waits_learns_that_its_topic_was_deleted():
         await node.create("t")
         place = node.send(Api.PRODUCE, 9, produce_fields([("t", [(0, batch_of(b"a"))])]))
 
-        await node.broker.drop_topic("t", node.broker.image.topics["t"].id)
+        await node.broker.replicas.drop_topic("t", node.broker.image.topics["t"].id)
 
         (answer,) = read_response(Api.PRODUCE, 9, await place.body).responses[0].partition_responses
         assert (answer.error_code, answer.base_offset) == (3, -1)
@@ -392,7 +392,7 @@ def test_a_checkpoint_on_its_way_tells_a_new_topic_nothing_of_its_namesake():
 
         async def recreate():
             await broker.metadata.change(lambda _: TopicDeleted(name="t"))
-            await broker.drop_topic("t", topic_id)
+            await broker.replicas.drop_topic("t", topic_id)
             await node.create("t")
             await node.produce("t", batch_of(b"new"))
 
@@ -415,7 +415,7 @@ def test_records_cannot_be_deleted_from_a_topic_that_was():
         for _ in range(3):
             await node.produce("t", batch_of(b"a"))
         partition = node.broker.partition("t", 0)
-        await node.broker.drop_topic("t", topic_id)
+        await node.broker.replicas.drop_topic("t", topic_id)
 
         with pytest.raises(UnknownTopicOrPartition):
             await node.broker.advance_start(partition, 2)
@@ -433,7 +433,7 @@ def test_retention_lets_go_of_a_topic_that_is_deleted_meanwhile():
         deleting = asyncio.create_task(node.broker._delete_old())
         await asyncio.sleep(0)
 
-        await node.broker.drop_topic("t", topic_id)
+        await node.broker.replicas.drop_topic("t", topic_id)
         release()
         await deleting
 

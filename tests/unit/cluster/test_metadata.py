@@ -28,7 +28,7 @@ def test_a_restart_sees_what_was_committed(killed):
         topic, old = image.topics["a"], before["topics"]["a"]
         assert (topic.id, topic.config) == (old.id, {"retention.ms": "5"})
         assert [p.epoch for p in old.partitions] == [0, 0]
-        assert [p.epoch for p in topic.partitions] == [1, 1]
+        assert [p.epoch for p in topic.partitions] == [2, 2]
 
     machine.live(first, killed=killed)
     machine.live(second)

@@ -81,7 +81,7 @@ class Stage:
             rounds=Rounds(host, DIRECTORY.parent, self.fatal.append), budget=TailBudget(10**6),
         )  # fmt: skip
         if in_sync:
-            self.partition.lead(epoch, frozenset(in_sync), 0)
+            self.partition.lead(epoch, frozenset(in_sync))
 
     def batch(self, count: int = 1, **fields: Any) -> bytearray:
         return make_batch(count, **({"time_ms": self.clock.wall_ms()} | fields))
@@ -427,7 +427,7 @@ def test_a_new_leader_shows_no_watermark_until_it_knows_it():
         stage.append()
         await stage.hands.work_off()
 
-        stage.partition.lead(4, frozenset({1, 2}), 0)
+        stage.partition.lead(4, frozenset({1, 2}))
         with pytest.raises(OffsetNotAvailable):
             stage.partition.visible_end()
 

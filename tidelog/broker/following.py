@@ -1,0 +1,112 @@
+"""Acts on what the metadata says, in the order in which it was said.
+
+Rule 1: one thing after the other; who waits for an offset is told when all below it is done.
+Rule 2: what a full disk keeps from being done is tried again until it is, or is not wanted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from tidelog.broker.replicas import Replicas
+from tidelog.cluster.metadata import Metadata
+from tidelog.controller.difference import Difference, Differences, Replica
+from tidelog.controller.records import MetadataRecord
+from tidelog.errors import StorageError
+from tidelog.model import NodeId, Offset, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class Following:
+    """This node's replicas, brought after the image."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        metadata: Metadata,
+        replicas: Replicas,
+        *,
+        apply_configs: Callable[[], None],
+        tell_deleted: Callable[[str], None],
+        tell_moved: Callable[[list[Replica]], None],
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._differences = Differences(node_id)
+        self._apply_configs = apply_configs
+        self._tell_deleted = tell_deleted
+        self._tell_moved = tell_moved
+        self._records: list[MetadataRecord] = []
+        self._whole = True
+        self._wake = asyncio.Event()
+        self._done: Offset = 0
+        self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
+        self._put_off: dict[TopicPartition, Replica] = {}
+        metadata.on_applied(self._on_applied)
+
+    def _on_applied(self, records: Sequence[MetadataRecord]) -> None:
+        if not records:  # a snapshot
+            self._whole = True
+        self._records.extend(records)
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Act on everything that the image has by now."""
+        self._wake.clear()
+        image, applied = self._metadata.image, self._metadata.applied
+        records, self._records = self._records, []
+        whole, self._whole = self._whole, False
+        difference = (
+            self._differences.whole(image) if whole else self._differences.after(image, records)
+        )
+        failure: StorageError | None = None
+        try:
+            await self._act(difference)
+        except StorageError as error:
+            _log.error("the metadata cannot be followed: %s", error)
+            failure = error
+        self._done = applied
+        reached = [future for offset, future in self._waits if offset <= applied]
+        self._waits = [wait for wait in self._waits if wait[0] > applied]
+        for future in reached:
+            if not future.done() and failure is None:
+                future.set_result(None)
+            elif not future.done() and failure is not None:
+                future.set_exception(StorageError(str(failure)))
+
+    async def _act(self, difference: Difference) -> None:
+        for closed in difference.closed:
+            self._put_off.pop(closed.name, None)
+        await self._replicas.close(difference.closed)
+        if difference.node_configured or difference.topics_configured:
+            self._apply_configs()
+        for replica in [*difference.led, *difference.changed]:
+            if replica.name in self._put_off:
+                self._put_off[replica.name] = replica
+            else:
+                self._replicas.become(replica)
+        self._put_off |= {replica.name: replica for replica in difference.opened}
+        if self._put_off:
+            await self._replicas.open(list(self._put_off.values()), self._metadata.image)
+            self._put_off.clear()
+        for name in difference.topics_deleted:
+            self._tell_deleted(name)
+        self._tell_moved([*difference.opened, *difference.led])
+
+    def retry(self) -> None:
+        """Try again what could not be done before."""
+        if self._put_off:
+            self._wake.set()
+
+    async def done(self, offset: Offset) -> None:
+        """Wait until everything below `offset` was acted on; StorageError if it could not be."""
+        if self._done < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waits.append((offset, future))
+            await future

@@ -1,0 +1,198 @@
+"""The partitions on this node: opened, led, closed, looked up.
+
+Rule 1: a partition is here because the metadata says so, and is what the metadata says it is.
+Rule 2: nothing is served before its log is recovered and its epoch opened.
+Rule 3: a topic's files are removed only once nobody reads them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from tidelog.config import TopicConfig
+from tidelog.controller.difference import Closed, Replica, Role
+from tidelog.controller.image import ClusterImage, TopicImage
+from tidelog.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.host import Host
+from tidelog.log.cleaner import Cleaner
+from tidelog.log.directory import DataDirectory
+from tidelog.log.log import LogState
+from tidelog.log.recovery import open_log
+from tidelog.log.rounds import Rounds
+from tidelog.log.tail import TailBudget
+from tidelog.model import NO_NODE, NodeId, TopicPartition
+from tidelog.partition.driver import Partition
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ChangeDisk(Protocol):
+    """Changes files in a disk's thread; refuses on a full disk, ends the node on any other."""
+
+    async def __call__(self, work: Callable[[], T]) -> T: ...
+
+
+class Replicas:
+    """All partitions of one node, by topic name and by topic id."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        host: Host,
+        directory: DataDirectory,
+        rounds: Rounds,
+        budget: TailBudget,
+        cleaner: Cleaner,
+        config_of: Callable[[TopicImage], TopicConfig],
+        change_disk: ChangeDisk,
+    ) -> None:
+        self._node_id = node_id
+        self._host = host
+        self._directory = directory
+        self._rounds = rounds
+        self._budget = budget
+        self._cleaner = cleaner
+        self._config_of = config_of
+        self._change_disk = change_disk
+        self._topics: dict[str, list[Partition | None]] = {}
+        self._topics_by_id: dict[UUID, list[Partition | None]] = {}
+
+    # Looking up.
+
+    def find(self, topic: str | UUID, number: int) -> Partition:
+        """The partition on this node, or the error that a client should get."""
+        by_name = type(topic) is str
+        found = self._topics.get(topic) if by_name else self._topics_by_id.get(topic)  # type: ignore[arg-type]
+        if found is None and not by_name:
+            raise UnknownTopicId(topic)
+        if found is None or not 0 <= number < len(found) or (p := found[number]) is None:
+            raise UnknownTopicOrPartition(f"{topic}-{number}")
+        return p
+
+    def get(self, topic_id: UUID, number: int) -> Partition | None:
+        numbers = self._topics_by_id.get(topic_id, ())
+        return numbers[number] if number < len(numbers) else None
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether it is still there: whoever waits may come back to one whose topic is deleted."""
+        return partition in self._topics_by_id.get(partition.topic_id, ())
+
+    def all(self) -> list[Partition]:
+        return [p for numbers in self._topics.values() for p in numbers if p is not None]
+
+    def of(self, topic: str) -> list[Partition]:
+        return [p for p in self._topics.get(topic, ()) if p is not None]
+
+    # Opening.
+
+    async def open(self, wanted: Sequence[Replica], image: ClusterImage) -> None:
+        """Make or recover these partitions, and be what the metadata says."""
+        by_topic: dict[UUID, list[Replica]] = {}
+        for replica in wanted:
+            by_topic.setdefault(replica.topic_id, []).append(replica)
+        topics = {i: topic for i in by_topic if (topic := image.topics_by_id.get(i)) is not None}
+        configs = {i: self._config_of(topic) for i, topic in topics.items()}
+
+        def make() -> list[tuple[Replica, LogState]]:
+            opened = []
+            for topic_id in topics:
+                replicas, config = by_topic[topic_id], configs[topic_id]
+                self._directory.make_partitions([r.name for r in replicas], topic_id)
+                opened += [(r, self._open_log(r.name, config)) for r in replicas]
+            return opened
+
+        # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
+        async with self._directory.noting:
+            states = await self._change_disk(make)
+        for replica, state in states:
+            self._add(replica, configs[replica.topic_id], state)
+
+    def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
+        directory = self._directory
+        return open_log(
+            self._host.disk, directory.path(name), clean=directory.was_clean,
+            durable_mark=directory.durable_marks.get(name, 0),
+            start=directory.log_starts.get(name, 0),
+            index_interval_bytes=config.index_interval_bytes,
+        )  # fmt: skip
+
+    def _add(self, replica: Replica, config: TopicConfig, state: LogState) -> None:
+        name = replica.name
+        if not state.created:
+            self._cleaner.forget(name)  # what is known of an earlier topic of that name
+        partition = Partition(
+            name=name, topic_id=replica.topic_id, me=self._node_id, config=config,
+            path=self._directory.path(name), state=state, host=self._host, rounds=self._rounds,
+            budget=self._budget,
+            high_watermark=max(self._directory.watermarks.get(name, 0), state.start),
+        )  # fmt: skip
+        numbers = self._topics.setdefault(name.topic, [])
+        self._topics_by_id[replica.topic_id] = numbers
+        while len(numbers) <= name.partition:
+            numbers.append(None)
+        numbers[name.partition] = partition
+        self.become(replica)
+
+    def become(self, replica: Replica) -> None:
+        """Lead or follow from now on, as the metadata says."""
+        partition = self.get(replica.topic_id, replica.name.partition)
+        if partition is None:
+            return  # it could not be opened
+        known = replica.partition
+        leader = partition.leader
+        if replica.role is Role.LEAD and leader is not None and leader.epoch == known.epoch:
+            return
+        if leader is not None:
+            elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader
+            partition.resign(NotLeader(leader=elsewhere))
+        if replica.role is Role.LEAD:
+            partition.lead(known.epoch, known.in_sync)
+
+    # Closing.
+
+    async def close(self, closed: Iterable[Closed]) -> None:
+        """Stop serving these partitions, and remove their files."""
+        gone = []
+        for replica in closed:
+            numbers = self._topics_by_id.get(replica.topic_id)
+            number = replica.name.partition
+            if numbers is None or number >= len(numbers) or (p := numbers[number]) is None:
+                continue
+            numbers[number] = None
+            gone.append(p)
+            if not any(numbers):
+                del self._topics_by_id[replica.topic_id]
+                if self._topics.get(replica.name.topic) is numbers:
+                    del self._topics[replica.name.topic]
+        await self._remove(gone)
+
+    async def drop_topic(self, name: str, topic_id: UUID) -> None:
+        """Stop serving a topic, and remove its files."""
+        await self.close(
+            [
+                Closed(name=p.name, topic_id=topic_id, is_deleted=True)
+                for p in self._topics_by_id.get(topic_id, [])
+                if p is not None
+            ]
+        )
+
+    async def _remove(self, gone: Sequence[Partition]) -> None:
+        for partition in gone:
+            partition.resign(UnknownTopicOrPartition(partition.name))
+            self._rounds.forget(partition)
+            partition.log.tail.clear()
+            partition.log.refusal = "the topic is deleted"
+            self._cleaner.forget(partition.name)
+        if not gone:
+            return
+        await self._rounds.written()
+        async with AsyncExitStack() as locked:
+            for partition in gone:
+                await locked.enter_async_context(partition.files)
+            await self._change_disk(partial(self._directory.remove, [p.name for p in gone]))
