@@ -3,6 +3,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.controller.histories import cluster, image_after, partition_in, states
 from tidelog.config import TopicConfig
 from tidelog.controller.decisions import (
     PARTITIONS_MAX,
@@ -12,11 +13,20 @@ from tidelog.controller.decisions import (
     add_partitions,
     create_topic,
     delete_topic,
+    eligible_after,
     find_topic,
     grant_producer_ids,
 )
 from tidelog.controller.image import ClusterImage
-from tidelog.controller.records import NodeRegistered, TopicCreated, TopicDeleted
+from tidelog.controller.records import (
+    BrokerFenced,
+    NodeRegistered,
+    PartitionState,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    cluster_id_of,
+)
 from tidelog.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -216,3 +226,77 @@ def test_blocks_of_producer_ids_never_overlap():
         ends.append(granted.end)
 
     assert ends == [PRODUCER_IDS_BLOCK, 2 * PRODUCER_IDS_BLOCK, 3 * PRODUCER_IDS_BLOCK]
+
+
+# In a cluster.
+
+
+def test_in_a_cluster_only_the_leader_of_a_new_partition_is_in_sync():
+    image = image_after(*cluster(1, 2, 3))
+
+    created = create(image, partitions=3, replication=3)
+    image.apply(created)
+
+    assert [state.replicas for state in created.partitions] == list(map(tuple, created.replicas))
+    for partition in image.topics["new"].partitions:
+        assert partition.leader == partition.replicas[0]
+        assert partition.in_sync == {partition.leader}
+        assert (partition.epoch, partition.partition_epoch) == (0, 0)
+    added = add_partitions(image, "new", 4, None)
+    assert [state.in_sync for state in added.partitions] == [(added.replicas[0][0],)]
+
+
+def test_a_node_that_is_alone_writes_what_it_always_wrote():
+    assert create(image_of(1)).partitions == []
+    assert add_partitions(image_of(1, topics=[("t", [[1]])]), "t", 2, None).partitions == []
+
+
+def test_the_cluster_ids_of_new_partitions_are_in_the_record_and_taken_by_nobody():
+    taken = cluster_id_of(TOPIC_ID, 1)
+    other = TopicCreated(
+        name="other", id=str(UUID(int=77)), replicas=[[1]],
+        partitions=[PartitionState(taken, (1,), (1,), 1, 0)],
+    )  # fmt: skip
+    image = image_after(*cluster(1), other)
+
+    created = create(image, partitions=3)
+    image.apply(created)
+    added = add_partitions(image, "new", 4, None)
+
+    assert [state.cluster_id for state in (*created.partitions, *added.partitions)] == [
+        cluster_id_of(TOPIC_ID, 0),
+        taken + 1,
+        cluster_id_of(TOPIC_ID, 2),
+        cluster_id_of(TOPIC_ID, 3),
+    ]
+
+
+def test_a_broker_that_is_away_does_not_lead_what_it_is_given_by_hand():
+    image = image_after(*cluster(1, 2), BrokerFenced(node=1, broker_epoch=1))
+
+    created = create(image, assignment={0: [1, 2]})
+
+    (state,) = created.partitions
+    assert (state.replicas, state.leader, state.in_sync) == ((1, 2), 2, (2,))
+    with pytest.raises(InvalidReplicaAssignment, match=r"name one of \[2\]"):
+        create(image, assignment={0: [1]})
+
+
+def test_a_cluster_without_any_broker_there_takes_no_topic():
+    image = image_after(*cluster(1), BrokerFenced(node=1, broker_epoch=1))
+
+    with pytest.raises(InvalidReplicationFactor, match="start one"):
+        create(image)
+
+
+def test_the_eligible_are_dropped_where_fewer_suffice_from_now_on():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1, eligible=[2]))
+
+    def after(**config):
+        names = {name.replace("_", "."): value for name, value in config.items()}
+        changed = TopicConfigChanged(topic="t", config=names)
+        return states(eligible_after(image, changed, min_in_sync_default=2))
+
+    assert after(min_insync_replicas="1") == [(1, (1,), (), 3, 5)]
+    assert after(min_insync_replicas="2") == []
+    assert after() == []

@@ -1,0 +1,380 @@
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.controller.histories import (
+    CLUSTER_ID,
+    cluster,
+    partition_in,
+    the_place,
+)
+from tidelog.config import TopicConfig
+from tidelog.controller.controller import PREFERRED_COUNT_MAX, Controller, Standing
+from tidelog.controller.decisions import Defaults, NewTopic, create_topic
+from tidelog.controller.elections import min_in_sync
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.in_sync import WantedInSync, change_in_sync
+from tidelog.controller.leases import LEASE_SECONDS, Heartbeat
+from tidelog.controller.records import (
+    BrokerRegistered,
+    BrokerShutdownWanted,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from tidelog.controller.registration import Registration
+from tidelog.controller.reports import ReplicaReport
+from tidelog.errors import BrokerError, StaleBrokerEpoch
+from tidelog.model import NO_NODE, Endpoint
+
+
+class Driver:
+    """What a driver does, without a log: every batch is committed at once."""
+
+    def __init__(self, *records, minimum=1, **options):
+        self.image = ClusterImage()
+        self.end = 1
+        self.now = 0.0
+        self.batches: list = []
+        self.controller = Controller(cluster_id="c", min_in_sync=min_in_sync(minimum), **options)
+        self.apply(records)
+        self.begin()
+
+    def begin(self):
+        self.controller.begin(self.image, self.now, self.end)
+
+    def apply(self, records):
+        if not records:
+            return
+        for record in records:
+            self.image.apply(record)
+        self.end += len(records)
+        self.batches.append(list(records))
+        self.controller.applied(self.image, records, self.end)
+
+    def settle(self):
+        """Do all that is due; return the kinds of records in each batch."""
+        first = len(self.batches)
+        while records := self.controller.due(self.image, self.now):
+            self.apply(records)
+            assert len(self.batches) - first < 50, "what is due must come to an end"
+        return [[type(record).__name__ for record in batch] for batch in self.batches[first:]]
+
+    def register(self, node, *, incarnation="i", directory=None, clean=True):
+        wanted = Registration(
+            cluster_id="c", node=node, incarnation=incarnation, directory=directory or f"d{node}",
+            kafka=Endpoint(host="k", port=node), peer=Endpoint(host="p", port=node), clean=clean,
+        )  # fmt: skip
+        self.apply(self.controller.register(self.image, wanted, self.end))
+        return self.image.brokers[node].broker_epoch
+
+    def beat(self, node, *, reached=None, wants_shutdown=False, replicas=()):
+        broker = self.image.brokers[node]
+        heartbeat = Heartbeat(
+            node=node, broker_epoch=broker.broker_epoch, wants_shutdown=wants_shutdown,
+            metadata_offset=self.end if reached is None else reached, replicas=tuple(replicas),
+        )  # fmt: skip
+        self.controller.heard(self.image, heartbeat, self.now)
+
+    def standing(self, node, epoch=None):
+        if epoch is None:
+            epoch = self.image.brokers[node].broker_epoch
+        return self.controller.standing(self.image, node, epoch, self.now)
+
+    @property
+    def partition(self):
+        return the_place(self.image).partition
+
+
+def test_a_broker_registers_catches_up_and_is_unfenced():
+    driver = Driver()
+    driver.register(1)
+    driver.beat(1, reached=driver.end - 1)
+    assert driver.settle() == []
+    assert driver.standing(1) == Standing(is_known=True, is_fenced=True, may_stop=True)
+
+    driver.beat(1)
+
+    assert driver.settle() == [["BrokerUnfenced"]]
+    assert driver.standing(1) == Standing(is_known=True, is_fenced=False, may_stop=False)
+
+
+def test_silence_beyond_the_lease_moves_the_lead_and_a_heartbeat_brings_the_broker_back():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1), preferred_seconds=None)
+    driver.now = 1.0
+    driver.beat(2)
+    assert driver.controller.deadline(driver.image, driver.now) == LEASE_SECONDS
+
+    driver.now = LEASE_SECONDS
+    assert driver.settle() == [["BrokerFenced", "PartitionChanged"]]
+    assert (driver.partition.leader, driver.partition.in_sync) == (2, {2})
+
+    driver.beat(1)
+    assert driver.settle() == [["BrokerUnfenced"]]
+    assert driver.partition.leader == 2
+
+
+def test_a_process_that_is_gone_is_fenced_at_once():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
+
+    driver.controller.gone(1)
+
+    assert driver.settle() == [["BrokerFenced", "PartitionChanged"]]
+    assert driver.now == 0.0
+
+
+def test_what_is_due_stays_due_until_it_is_applied():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
+    driver.controller.gone(1)
+
+    once = driver.controller.due(driver.image, 0.0)
+
+    assert once
+    assert driver.controller.due(driver.image, 0.0) == once
+
+
+def test_the_longest_log_that_was_heard_of_leads():
+    driver = Driver(*cluster(1, 2, 3), partition_in([1, 2, 3], [1, 2, 3], 1))
+    driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 10, 5)])
+    driver.beat(3, replicas=[ReplicaReport(CLUSTER_ID, 3, 11, 5)])
+
+    driver.controller.gone(1)
+    driver.settle()
+
+    assert driver.partition.leader == 3
+
+
+def test_a_voter_that_does_not_lead_remembers_how_far_replicas_go():
+    driver = Driver(*cluster(1, 2, 3), partition_in([1, 2, 3], [1, 2, 3], 1))
+    report = ReplicaReport(CLUSTER_ID, 3, 11, 5)
+    driver.controller.overheard(
+        Heartbeat(node=3, broker_epoch=3, metadata_offset=0, replicas=(report,)), now=0.0
+    )
+
+    driver.begin()
+    driver.controller.gone(1)
+    driver.settle()
+
+    assert driver.partition.leader == 3
+
+
+def test_a_new_controller_elects_what_its_predecessor_did_not_come_to():
+    driver = Driver(*cluster(1), partition_in([1], [1], NO_NODE))
+
+    assert driver.settle() == [["PartitionChanged"]]
+    assert driver.partition.leader == 1
+
+
+def test_a_broker_may_stop_once_it_leads_nothing_and_all_others_know():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
+    driver.beat(2)
+    driver.beat(1, wants_shutdown=True)
+    assert driver.settle() == [["BrokerShutdownWanted", "PartitionChanged"]]
+    assert driver.partition.leader == 2
+    assert not driver.standing(1).may_stop
+
+    driver.beat(2)
+    assert driver.standing(1).may_stop
+
+    driver.controller.gone(1)
+    assert driver.settle() == [["BrokerFenced"]]
+    driver.beat(1)
+    assert driver.settle() == [], "it is back only when it registers again"
+
+
+def test_a_new_controller_lets_a_broker_go_once_the_others_reached_its_time():
+    driver = Driver(*cluster(1, 2), BrokerShutdownWanted(node=1, broker_epoch=1))
+    assert not driver.standing(1).may_stop
+
+    driver.beat(2)
+
+    assert driver.standing(1).may_stop
+
+
+def test_the_only_broker_may_stop_at_once():
+    driver = Driver(*cluster(1), partition_in([1], [1], 1))
+    driver.beat(1, wants_shutdown=True)
+    driver.settle()
+
+    assert driver.standing(1).may_stop
+    assert driver.partition.leader == NO_NODE
+
+
+def test_an_earlier_life_is_told_that_it_is_over():
+    driver = Driver()
+    first = driver.register(1)
+    driver.register(1, incarnation="j")
+
+    assert not driver.standing(1, first).is_known
+    with pytest.raises(StaleBrokerEpoch):
+        driver.controller.heard(
+            driver.image, Heartbeat(node=1, broker_epoch=first, metadata_offset=99), 0.0
+        )
+
+
+def test_leaders_return_to_first_replicas_after_a_while_and_not_all_at_once():
+    count = PREFERRED_COUNT_MAX + 1
+    created = TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1, 2]] * count)
+    driver = Driver(*cluster(1, 2), created, preferred_seconds=5.0, lease_seconds=100.0)
+    for number, partition in enumerate(driver.image.topics["t"].partitions):
+        state = partition.changed(leader=2).state
+        driver.image.apply(PartitionChanged(topic=str(UUID(int=5)), partition=number, state=state))
+    driver.begin()
+    assert driver.settle() == []
+    assert driver.controller.deadline(driver.image, 0.0) == 5.0
+
+    driver.now = 5.0
+
+    assert [len(batch) for batch in driver.settle()] == [PREFERRED_COUNT_MAX, 1]
+    assert driver.image.strayed == {}
+    assert driver.controller.deadline(driver.image, 5.0) == 100.0
+
+
+def test_what_was_heard_of_deleted_partitions_is_forgotten():
+    driver = Driver(*cluster(1), partition_in([1], [1], 1))
+    driver.beat(1, replicas=[ReplicaReport(CLUSTER_ID, 3, 11, 5)])
+
+    driver.apply([TopicDeleted(name="t")])
+
+    assert driver.controller.reports.get(1, CLUSTER_ID) is None
+
+
+# Whatever happens.
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["beat", "beat", "beat", "gone", "restart", "wipe", "stop", "create", "wait", "settle",
+             "settle", "join", "join", "shrink", "elected"]
+        ),
+        st.integers(1, 4),
+        st.integers(0, 7),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+def take_step(driver, kind, node, number):
+    image = driver.image
+    match kind:
+        case "beat" if node in image.brokers:
+            driver.beat(node, reached=driver.end - number % 2)
+        case "stop" if node in image.brokers:
+            driver.beat(node, wants_shutdown=True)
+        case "gone":
+            driver.controller.gone(node)
+        case "restart":
+            clean, directory = bool(number % 2), None
+            if node in image.brokers:
+                directory = image.brokers[node].directory
+            driver.register(node, incarnation=f"i{driver.end}", directory=directory, clean=clean)
+        case "wipe":
+            driver.register(node, incarnation=f"w{driver.end}", directory=f"w{driver.end}")
+        case "create":
+            wanted = NewTopic(name=f"t{number}", partitions=2, replication=min(3, node), config={})
+            defaults = Defaults(partitions=1, replication=-1, topic=TopicConfig())
+            driver.apply([create_topic(image, wanted, UUID(int=driver.end), defaults)])
+        case "wait":
+            driver.now += number / 2
+        case "join" | "shrink":
+            places = list(image.places.values())
+            if places:
+                propose(driver, places[number % len(places)], node, joins=kind == "join")
+        case "elected":
+            driver.begin()
+        case _:
+            driver.settle()
+
+
+def propose(driver, place, node, *, joins):
+    partition, brokers = place.partition, driver.image.brokers
+    if partition.leader == NO_NODE:
+        return
+    members = partition.in_sync | {node} if joins else partition.in_sync - {node}
+    wanted = WantedInSync(
+        topic_id=place.topic.id, partition=place.number, leader=partition.leader,
+        broker_epoch=brokers[partition.leader].broker_epoch, epoch=partition.epoch,
+        partition_epoch=partition.partition_epoch,
+        in_sync={n: brokers[n].broker_epoch for n in sorted(members) if n in brokers},
+    )  # fmt: skip
+    electorate = driver.controller.electorate(driver.image)
+    driver.apply([change_in_sync(driver.image, wanted, electorate)])
+
+
+class Witness(Driver):
+    """Watches every batch, and knows which disks hold all that was committed.
+
+    A leader commits, with everyone in sync, as soon as enough are; who is in sync with a leader
+    holds what the leader holds.
+    """
+
+    def __init__(self):
+        self.holders: dict = {}
+        self.epochs: dict = {}
+        self.leaders: dict = {}
+        super().__init__(minimum=2, preferred_seconds=1.0)
+
+    def apply(self, records):
+        super().apply(records)
+        for place in self.image.places.values():
+            self.check_state(place.partition)
+            self.check_history(place.partition)
+            self.check_committed(place.partition)
+
+    def check_state(self, partition):
+        active = {node for node in partition.in_sync if self.image.brokers[node].is_active}
+        assert partition.leader == NO_NODE or partition.leader in active
+        assert active == partition.in_sync or (
+            len(partition.in_sync) == 1 and partition.leader == NO_NODE
+        ), "a fenced broker is in no in-sync set, unless it is the last"
+        assert partition.in_sync or partition.lost
+        assert partition.in_sync <= set(partition.replicas)
+        assert partition.eligible <= set(partition.replicas) - partition.in_sync
+        assert len(partition.in_sync) < self.minimum(partition) or not partition.eligible
+
+    def check_history(self, partition):
+        epochs = (partition.epoch, partition.partition_epoch)
+        before = self.epochs.get(partition.cluster_id, (0, 0))
+        assert all(now >= then for now, then in zip(epochs, before, strict=True))
+        self.epochs[partition.cluster_id] = epochs
+        led = self.leaders.setdefault((partition.cluster_id, partition.epoch), partition.leader)
+        assert led == partition.leader, "one leader per epoch"
+
+    def check_committed(self, partition):
+        if partition.leader == NO_NODE:
+            return
+        disks = {(node, self.image.brokers[node].directory) for node in partition.in_sync}
+        holders = self.holders.get(partition.cluster_id)
+        if holders is not None:
+            disk = (partition.leader, self.image.brokers[partition.leader].directory)
+            assert disk in holders, "a clean leader holds all that was committed"
+            self.holders[partition.cluster_id] = holders | disks
+        if len(disks) >= self.minimum(partition):
+            self.holders[partition.cluster_id] = disks
+
+    def minimum(self, partition):
+        return min(2, len(partition.replicas))
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS)
+def test_whatever_happens_leaders_hold_what_was_committed_and_epochs_never_fall(steps):
+    driver = Witness()
+    for node in (1, 2, 3):
+        take_step(driver, "restart", node, 1)
+        take_step(driver, "beat", node, 0)
+    for kind, node in (("settle", 0), ("create", 3), ("join", 1), ("join", 2), ("join", 3)):
+        try:
+            take_step(driver, kind, node, 0)
+        except BrokerError:
+            continue
+    for kind, node, number in steps:
+        try:
+            take_step(driver, kind, node, number)
+        except BrokerError:
+            continue
+    registered = [r for b in driver.batches for r in b if isinstance(r, BrokerRegistered)]
+    assert all(one.broker_epoch < later.broker_epoch for one, later in pairwise(registered))
