@@ -2,7 +2,8 @@
 
     wire.py         one connection: frames, versions, correlation ids
     cluster.py      the brokers: metadata, leaders, retries
-    kafka.py        one method per request
+    kafka.py        one method per request of clients
+    admin.py        and of operators: groups, offsets, settings
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     consumer.py     batches in, records out

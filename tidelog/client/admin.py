@@ -362,23 +362,6 @@ class AdminClient(KafkaClient):
             endpoint = self._cluster.brokers.get(int(name))
         return await (self._connect(endpoint) if endpoint else self.any_connection())
 
-    # Topics.
-
-    async def create_partitions(
-        self, name: str, total: int, *, validate_only: bool = False
-    ) -> None:
-        """Let the topic have `total` partitions; it can only grow."""
-        await self.ask_controller(
-            Api.CREATE_PARTITIONS,
-            lambda response: [
-                (topic.error_code, f"topic {topic.name!r}", topic.error_message)
-                for topic in response.results
-            ],
-            topics=[{"name": name, "count": total, "assignments": None}],
-            validate_only=validate_only,
-        )
-        self.forget(name)
-
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
     """What a consumer was given; None where the bytes say something else."""

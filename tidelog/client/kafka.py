@@ -90,7 +90,9 @@ class KafkaClient(Cluster):
         )
         self.forget(name)
 
-    async def create_partitions(self, name: str, total: int) -> None:
+    async def create_partitions(
+        self, name: str, total: int, *, validate_only: bool = False
+    ) -> None:
         """Let the topic have `total` partitions; it can only grow."""
         await self.ask_controller(
             Api.CREATE_PARTITIONS,
@@ -99,7 +101,7 @@ class KafkaClient(Cluster):
                 for topic in response.results
             ],
             topics=[{"name": name, "count": total, "assignments": None}],
-            validate_only=False,
+            validate_only=validate_only,
         )
         self.forget(name)
 

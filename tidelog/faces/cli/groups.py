@@ -1,18 +1,17 @@
-"""`tidelog groups`: list, describe, reset, delete; how far consumers have come."""
+"""`tidelog groups`: list, describe, delete; how far consumers have come."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog.faces.cli import group_offsets
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
-    UserError,
     note,
     number,
     plain,
@@ -20,25 +19,22 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.faces.cli.consume import parse_time
+from tidelog.faces.cli.group_offsets import (
+    NOTHING,
+    Group,
+    Yes,
+    cell,
+    confirm,
+    counted,
+    documents,
+    require_stopped,
+)
 
 if TYPE_CHECKING:
     from tidelog.client.admin import AdminClient, Committed, GroupInfo, ListedGroup, MemberInfo
     from tidelog.model import TopicPartition
 
-UNKNOWN_MEMBER_ID: Final = 25
-NOTHING: Final = "-"
-TIME_MS_MAX: Final = 2**63 - 1
-
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
-
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The offsets of this topic.")]
-Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class State(StrEnum):
@@ -64,27 +60,6 @@ class Progress:
         if self.committed is None or self.end is None:
             return None
         return max(self.end - self.committed, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a reset goes to; exactly one is set."""
-
-    earliest: bool = False
-    latest: bool = False
-    current: bool = False
-    offset: int | None = None
-    time_ms: int | None = None
-    shift: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One partition of a reset."""
-
-    place: "TopicPartition"
-    before: int | None
-    after: int
 
 
 # Looking.
@@ -202,9 +177,9 @@ def describe(
                 (
                     one.topic,
                     one.partition,
-                    _cell(one.committed),
-                    _cell(one.end),
-                    _cell(one.lag),
+                    cell(one.committed),
+                    cell(one.end),
+                    cell(one.lag),
                     owners.get(one.owner or "", NOTHING),
                 )
                 for one in progress
@@ -257,194 +232,7 @@ async def _log_ends(
     }
 
 
-# Moving.
-
-
-@app.command("reset")
-def reset(
-    group: Group,
-    topic: Topic,
-    partition: Partitions = None,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the oldest record.")
-    ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", min=0, help="To an offset.")
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            "--to-time",
-            metavar="MS|ISO",
-            help="To a time: milliseconds since 1970, or 2025-01-31T12:00 (UTC unless it names "
-            "a zone).",
-        ),
-    ] = None,
-    shift: Annotated[
-        int | None,
-        typer.Option("--shift", metavar="N", help="By N records; back if it is negative."),
-    ] = None,
-    to_current: Annotated[
-        bool, typer.Option("--to-current", help="To where it is: commit the same once more.")
-    ] = False,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; otherwise it is only shown.")
-    ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
-) -> None:
-    """Let a group go on from somewhere else; shows what would change unless told --execute.
-
-    The group's consumers must be stopped. A place outside of what a log holds
-    becomes the nearest one inside.
-
-    \b
-    Examples:
-      tidelog groups reset billing --topic orders --to-earliest
-      tidelog groups reset billing --topic orders --to-time 2025-01-31T12:00
-      tidelog groups reset billing --topic orders --shift -100 --execute
-    """
-    if not group:  # Kafka would take it, for clients that never named their group
-        raise UserError("GROUP is empty; give the group's id")
-    given = [to_earliest, to_latest, to_current]
-    given += [value is not None for value in (to_offset, to_time, shift)]
-    if sum(given) != 1:
-        raise UserError(
-            "say where to, once: --to-earliest, --to-latest, --to-offset, --to-time, --shift "
-            "or --to-current"
-        )
-    target = Target(
-        earliest=to_earliest,
-        latest=to_latest,
-        current=to_current,
-        offset=to_offset,
-        time_ms=None if to_time is None else _time_ms(to_time),
-        shift=shift,
-    )
-
-    async def work() -> "tuple[GroupInfo | None, list[Move]]":
-        from tidelog.client.admin import AdminClient
-        from tidelog.client.cluster import Refused
-
-        async with AdminClient(bootstrap) as client:
-            info = await client.find_group(group)
-            _require_stopped(group, info)
-            moves = await _plan(client, group, topic, partition, target)
-            if execute:
-                try:
-                    await client.commit_offsets(group, {move.place: move.after for move in moves})
-                except Refused as error:
-                    if error.code != UNKNOWN_MEMBER_ID:
-                        raise
-                    raise UserError(
-                        f"a consumer has joined group {group!r} meanwhile; stop its consumers first"
-                    ) from None
-            return info, moves
-
-    info, moves = run(work())
-    if as_json:
-        print_json(
-            {
-                "group": group,
-                "topic": topic,
-                "partitions": [
-                    {"partition": move.place.partition, "from": move.before, "to": move.after}
-                    for move in moves
-                ],
-                "new_group": info is None,
-                "executed": execute,
-            }
-        )
-        return
-    print_table(
-        ["topic", "partition#", "from#", "", "to#"],
-        [
-            (
-                move.place.topic,
-                move.place.partition,
-                _cell(move.before),
-                "=" if move.before == move.after else "->",
-                move.after,
-            )
-            for move in moves
-        ],
-    )
-    if info is None:
-        made = "was made" if execute else "would be made"
-        note(f"there was no group {group!r}: it {made}, check the name")
-    if not execute:
-        note("a dry run: nothing was changed; add --execute to change it")
-
-
-async def _plan(
-    client: "AdminClient", group: str, topic: str, chosen: Sequence[int] | None, target: Target
-) -> list[Move]:
-    """Where each partition goes, inside of what its log holds."""
-    from tidelog.client.kafka import EARLIEST, LATEST
-    from tidelog.model import TopicPartition
-
-    partitions = await _chosen(client, topic, chosen)
-    offsets = await client.group_offsets(group)
-    earliest = await client.list_offsets(topic, dict.fromkeys(partitions, EARLIEST))
-    latest = await client.list_offsets(topic, dict.fromkeys(partitions, LATEST))
-    at_time = {}
-    if target.time_ms is not None:
-        at_time = await client.list_offsets(topic, dict.fromkeys(partitions, target.time_ms))
-    moves = []
-    for partition in partitions:
-        place = TopicPartition(topic, partition)
-        before = offsets[place].offset if place in offsets else None
-        start, end = earliest[partition].offset, latest[partition].offset
-        if target.earliest:
-            after = start
-        elif target.offset is not None:
-            after = target.offset
-        elif target.shift is not None:
-            if before is None:
-                raise UserError(
-                    f"group {group!r} has no offset in {place} that could be shifted; "
-                    "name a place, such as --to-earliest"
-                )
-            after = before + target.shift
-        elif target.current and before is not None:
-            after = before
-        elif target.time_ms is not None and at_time[partition].offset >= 0:
-            after = at_time[partition].offset
-        else:
-            after = end  # also for a time after the last record, and for no current offset
-        moves.append(Move(place=place, before=before, after=min(max(after, start), end)))
-    return moves
-
-
-async def _chosen(client: "AdminClient", topic: str, chosen: Sequence[int] | None) -> list[int]:
-    there = [partition.partition for partition in (await client.topic(topic)).partitions]
-    for partition in chosen or ():
-        if partition not in there:
-            raise UserError(
-                f"topic {topic!r} has partitions 0 to {len(there) - 1}; there is no {partition}"
-            )
-    return sorted(set(chosen)) if chosen else there
-
-
-def _time_ms(text: str) -> int:
-    try:
-        time_ms = parse_time(text)
-    except (UserError, ValueError, OverflowError):
-        raise UserError(
-            f"--to-time {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
-        ) from None
-    # Below zero are Kafka's words for the ends of a log.
-    return min(max(time_ms, 0), TIME_MS_MAX)
-
-
-def _require_stopped(group: str, info: "GroupInfo | None") -> None:
-    if info is not None and info.members:
-        count = len(info.members)
-        raise UserError(
-            f"group {group!r} has {count} member{'s' * (count != 1)} ({info.state}); "
-            "stop its consumers first"
-        )
+app.command("reset")(group_offsets.reset)
 
 
 # Deleting.
@@ -469,12 +257,12 @@ def delete(
         from tidelog.client.admin import AdminClient
 
         async with AdminClient(bootstrap) as client:
-            _require_stopped(group, await client.describe_group(group))
+            require_stopped(group, await client.describe_group(group))
             return await client.group_offsets(group)
 
     offsets = run(look())
     if not yes:
-        _confirm(f"group {group!r}", offsets)
+        confirm(f"group {group!r}", offsets)
 
     async def work() -> None:
         from tidelog.client.admin import AdminClient
@@ -484,84 +272,15 @@ def delete(
 
     run(work())
     if as_json:
-        print_json({"group": group, "deleted": True, "offsets": _documents(offsets)})
+        print_json({"group": group, "deleted": True, "offsets": documents(offsets)})
     else:
-        print(f"{plain(group)} deleted, with {_counted(offsets)}")
+        print(f"{plain(group)} deleted, with {counted(offsets)}")
 
 
-@app.command("delete-offsets")
-def delete_offsets(
-    group: Group,
-    topic: Topic,
-    partition: Partitions = None,
-    yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
-) -> None:
-    """Let a group forget how far it has come in a topic that it does not consume now.
-
-    \b
-    Examples:
-      tidelog groups delete-offsets billing --topic orders
-      tidelog groups delete-offsets billing --topic orders --partition 3 --yes
-    """
-
-    async def look() -> "dict[TopicPartition, Committed]":
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            await client.describe_group(group)
-            found = await client.group_offsets(group)
-            return {
-                place: committed
-                for place, committed in found.items()
-                if place.topic == topic and (not partition or place.partition in partition)
-            }
-
-    offsets = run(look())
-    if not offsets:
-        raise UserError(
-            f"group {group!r} has no such offsets in {topic!r}; see `tidelog groups describe`"
-        )
-    if not yes:
-        _confirm(f"offsets of group {group!r}", offsets)
-
-    async def work() -> None:
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            await client.delete_offsets(group, offsets)
-
-    run(work())
-    if as_json:
-        print_json({"group": group, "deleted": True, "offsets": _documents(offsets)})
-    else:
-        print(f"{_counted(offsets)} of {plain(group)} deleted")
+app.command("delete-offsets")(group_offsets.delete_offsets)
 
 
-def _confirm(what: str, offsets: "Mapping[TopicPartition, Committed]") -> None:
-    """Show what would be lost, and ask."""
-    lost = _counted(offsets)
-    if not sys.stdin.isatty():
-        raise UserError(
-            f"deleting {what} loses {lost} and cannot be undone; add --yes if you mean it"
-        )
-    for place, committed in offsets.items():
-        note(f"  {place}  {committed.offset}")
-    if not typer.confirm(f"Delete {plain(what)} and lose {lost}?", err=True):
-        raise UserError("nothing was deleted")
-
-
-def _counted(offsets: "Mapping[TopicPartition, Committed]") -> str:
-    count = len(offsets)
-    return f"{count} committed offset{'s' * (count != 1)}"
-
-
-def _documents(offsets: "Mapping[TopicPartition, Committed]") -> list[dict[str, Any]]:
-    return [
-        {"topic": place.topic, "partition": place.partition, "offset": committed.offset}
-        for place, committed in offsets.items()
-    ]
+# Showing.
 
 
 def _member_document(member: "MemberInfo") -> dict[str, Any]:
@@ -592,7 +311,3 @@ def _by_topic(places: "Iterable[TopicPartition]") -> dict[str, list[int]]:
     for place in places:
         found.setdefault(place.topic, []).append(place.partition)
     return found
-
-
-def _cell(value: int | None) -> str:
-    return NOTHING if value is None else str(value)

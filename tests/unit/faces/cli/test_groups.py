@@ -1,14 +1,11 @@
 import asyncio
 import struct
-import sys
 from types import SimpleNamespace
 
 import pytest
-import typer
 
-from tidelog.client.admin import GroupInfo, MemberInfo, decode_assignment
+from tidelog.client.admin import MemberInfo, decode_assignment
 from tidelog.faces.cli import groups
-from tidelog.faces.cli.common import UserError
 from tidelog.model import TopicPartition
 
 COMMANDS = ["list", "describe", "reset", "delete", "delete-offsets"]
@@ -112,40 +109,3 @@ def test_offsets_of_partitions_that_do_not_exist_have_no_end():
     ends = asyncio.run(groups._log_ends(Client(), asked))  # type: ignore[arg-type]
 
     assert ends == {TopicPartition("t", 1): 8}
-
-
-@pytest.mark.parametrize(
-    ("text", "time_ms"),
-    [
-        ("1700000000000", 1700000000000),
-        ("1970-01-01T00:00:01", 1000),
-        ("1970-01-01T01:00:01+01:00", 1000),
-        ("1969-12-31T23:59:59.999", 0),
-        ("9" * 30, 2**63 - 1),
-    ],
-)
-def test_a_time_never_becomes_one_of_kafkas_words_below_zero(text, time_ms):
-    assert groups._time_ms(text) == time_ms
-
-
-def test_a_group_with_members_is_left_alone():
-    info = GroupInfo(
-        group="g", state="Stable", protocol_type="consumer", protocol="range",
-        members=(member("m", b""),),
-    )  # fmt: skip
-
-    with pytest.raises(UserError, match="stop its consumers first"):
-        groups._require_stopped("g", info)
-
-
-def test_what_would_be_lost_is_shown_before_the_question(capfd, monkeypatch):
-    asked = []
-    offsets = {TopicPartition("or\x1bders", 3): SimpleNamespace(offset=41)}
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question))
-
-    with pytest.raises(UserError, match="nothing was deleted"):
-        groups._confirm("group 'g'", offsets)  # type: ignore[arg-type]
-
-    assert asked == ["Delete group 'g' and lose 1 committed offset?"]
-    assert "or\\x1bders-3  41" in capfd.readouterr().err

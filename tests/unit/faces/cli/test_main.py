@@ -2,9 +2,11 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
 import tidelog as package
 from tests.unit.client.fake_broker import in_thread
+from tidelog.faces.cli import app
 
 COMMANDS = [
     ["start"],
@@ -12,14 +14,36 @@ COMMANDS = [
     ["topics", "create"],
     ["topics", "list"],
     ["topics", "describe"],
+    ["topics", "alter"],
     ["topics", "delete"],
     ["produce"],
     ["consume"],
+    ["groups"],
+    ["groups", "list"],
+    ["groups", "describe"],
+    ["groups", "reset"],
+    ["groups", "delete"],
+    ["groups", "delete-offsets"],
+    ["configs"],
+    ["configs", "describe"],
+    ["configs", "set"],
+    ["configs", "unset"],
     ["log"],
     ["log", "dump"],
     ["log", "verify"],
     ["bench"],
 ]
+
+
+def commands_of(command, path=()):
+    """The paths of all commands below `command`."""
+    for name, one in getattr(command, "commands", {}).items():
+        yield [*path, name]
+        yield from commands_of(one, (*path, name))
+
+
+def test_every_command_is_in_the_list():
+    assert sorted(commands_of(get_command(app))) == sorted(COMMANDS)
 
 
 def test_the_version_is_printed(tidelog):
