@@ -20,7 +20,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from kio.index import load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -30,7 +29,7 @@ from tidelog.errors import TidelogError, UnsupportedVersion
 from tidelog.host import Bytes, LoopNetwork, Network
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
-from tidelog.wire.entities import request_entity
+from tidelog.wire.entities import request_entity, response_type
 from tidelog.wire.frames import SIZE, SIZE_BYTES, FrameBuffer, FrameRefused
 
 Frame: TypeAlias = bytearray
@@ -310,11 +309,11 @@ class Connection:
         return frame
 
     def _decode(self, frame: Frame, api_key: int, version: int) -> Any:
-        response_type = load_response_schema(api_key, version)
+        kind = response_type(api_key, version)
         view = memoryview(frame).toreadonly()
         try:
-            _, at = entity_reader(response_type.__header_schema__)(view, 0)
-            response, _ = entity_reader(response_type)(view, at)
+            _, at = entity_reader(kind.__header_schema__)(view, 0)
+            response, _ = entity_reader(kind)(view, at)
         except (SerialError, ValueError, IndexError) as error:
             self.frames.fail(f"its answer is no {api_name(api_key)} of version {version}: {error}")
             raise self._failed() from error

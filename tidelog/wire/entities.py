@@ -47,12 +47,17 @@ def build(entity: Any, fields: Mapping[str, Any]) -> Any:
     return entity(**values)
 
 
+# kio looks a type up by its path, as an import does: longer than it takes to build a small answer.
+request_type = functools.cache(load_request_schema)
+response_type = functools.cache(load_response_schema)
+
+
 def request_entity(api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
-    return build(load_request_schema(api_key, version), fields)
+    return build(request_type(api_key, version), fields)
 
 
 def response_entity(api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
-    return build(load_response_schema(api_key, version), fields)
+    return build(response_type(api_key, version), fields)
 
 
 def encode(entity: Any) -> bytes:
@@ -82,7 +87,7 @@ def decode_request(api_key: int, version: int, frame: bytes | bytearray, at: int
 
 @functools.cache
 def _request_reader(api_key: int, version: int) -> Any:
-    return entity_reader(load_request_schema(api_key, version))
+    return entity_reader(request_type(api_key, version))
 
 
 @functools.cache
