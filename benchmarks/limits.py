@@ -179,6 +179,17 @@ def copy_file(directory: Path, size: int) -> Moved:
         target.unlink(missing_ok=True)
 
 
+def copy_synced(source: Path) -> Moved:
+    """Read a file that memory holds, 1 MB at a time, into a new one, with one `fdatasync`."""
+    with source.open("rb", buffering=0) as file, _NewFile(source.parent) as target:
+        cpu, started, size = process_time(), perf_counter(), 0
+        while chunk := file.read(len(BLOCK)):
+            size += os.write(target, chunk)
+        os.fdatasync(target)
+        seconds = perf_counter() - started
+        return Moved(size=size, seconds=seconds, cpu_seconds=process_time() - cpu)
+
+
 def read_checked(path: Path) -> Moved:
     """Read a file with plain reads, and take the CRC32C of every byte."""
     cpu, started, size, checksum = process_time(), perf_counter(), 0, 0

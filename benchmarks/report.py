@@ -23,7 +23,7 @@ PIPED_WIDTH: Final = 160
 WIDE: Final = 130
 """Narrower terminals get the case, the median, the limit, the ratio and the target alone."""
 
-TIMES: Final = frozenset({"s", "ms", "us", "CPU s/GB"})
+TIMES: Final = frozenset({"s", "ms", "us", "CPU s/GB", "CPU ms", "CPU us/record"})
 """Units in which less is better: their ratio is how many times the limit it took."""
 
 
