@@ -94,7 +94,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="short and rough: does it still run?")
-    parser.add_argument("--full", action="store_true", help="recover 10 GB, not 2; 500 members, too")
+    parser.add_argument("--full", action="store_true", help="recover 10 GB, not 2; 500 members")
     parser.add_argument("--json", action="store_true", help="one JSON document, no tables")
     parser.add_argument(
         "--dir", metavar="DIR", default=tempfile.gettempdir(),
