@@ -61,6 +61,9 @@ class ActiveController:
     def _begin(self, epoch: Epoch) -> None:
         self.controller.begin(self._metadata.image, self._now(), self._metadata.applied)
         self._deciding = self._member.quorum.spawn(self._decide())
+        for node, broker in self._metadata.image.brokers.items():
+            if not broker.fenced:  # it may have gone while nobody led, or with whoever did
+                self._member.quorum.spawn(self._look_for(node))
 
     def _end(self, epoch: Epoch, leader: NodeId | None) -> None:
         if self._deciding is not None:

@@ -1,12 +1,14 @@
 """A whole node: the broker and its faces, from start to a clean stop."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests import Requests
@@ -48,7 +50,15 @@ class Node:
 
     async def start(self) -> None:
         at = self.config.kafka_endpoint
-        await self.broker.open()
+        try:
+            await self.broker.open()
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise
+            raise CannotListen(
+                f"cannot listen to peers on {self.config.peer_endpoint} "
+                f"({error.strerror or error}); choose another --peer"
+            ) from error
         listener = self._listener = KafkaListener(self._host, Requests(self.broker), is_open=False)
         try:
             # Before the cluster is told of it. Whoever connects now waits until all is served.
@@ -110,10 +120,22 @@ async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     node = Node(system_host(), config)
-    await node.start()
-    gc.collect()
-    gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
-    announce(f"ready kafka={node.kafka} node={config.node_id} data={config.data}")
+    starting = loop.create_task(node.start())
+    first: list[asyncio.Future[Any]] = [starting, stopped, node.failure]
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # it may wait for its peers, for ever
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if not node.failure.done():
+            _log.info("stopped before it was ready")
+            await node.broker.abandon()
+            return 0
+    elif not node.failure.done():
+        starting.result()
+    if not node.failure.done():
+        gc.collect()
+        gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
+        announce(f"ready kafka={node.kafka} node={config.node_id} data={config.data}")
     await asyncio.wait([stopped, node.failure], return_when=asyncio.FIRST_COMPLETED)
     if node.failure.done():
         _log.critical("the disk failed (%s); stopping at once", node.failure.result())

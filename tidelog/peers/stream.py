@@ -7,7 +7,7 @@ Rule 3: a peer that does not read is given up once `UNSENT_BYTES_MAX` wait for i
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -96,10 +96,9 @@ class Stream(asyncio.BufferedProtocol):
         self._buffer.size_max = FRAME_BYTES_MAX
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         if self.lost is not None:
-            transport.abort()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.space()

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 
 from tidelog.host import system_host
 from tidelog.model import Endpoint, NodeId
@@ -76,7 +77,9 @@ def link_to(
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 20))
+    """On the loop that nodes run on: its transports are not the standard library's."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(story, 20))
 
 
 def test_a_request_is_answered_and_many_share_one_connection():

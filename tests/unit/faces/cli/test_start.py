@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import ConfigError
-from tidelog.faces.cli.start import build_config, read_yaml, require_alone
+from tidelog.faces.cli.start import build_config, read_yaml
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
@@ -62,8 +62,9 @@ def test_a_missing_file_is_named():
         (["--kafka", "nowhere"], "kafka: 'nowhere' is not HOST:PORT"),
         (["--node-id", "-1"], "node.id"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
-        (["--quorum", "1@a:1,2@b:2"], "one node alone"),
-        (["--quorum", "7@127.0.0.1:9192"], "name only node 1"),
+        (["--quorum", "1@a:1,2@b:2"], "1, 3, 5 or 7"),
+        (["--quorum", "1@a:1,1@b:2,3@c:3"], "node 1 twice"),
+        (["--quorum", "7@127.0.0.1:9192"], "not one of the quorum"),
         (["--quorum", "here"], "ID@HOST:PORT"),
     ],
 )
@@ -78,8 +79,12 @@ def test_a_wrong_setting_is_one_line_and_nothing_starts(tidelog, tmp_path, argum
     assert not data.exists()
 
 
-def test_a_quorum_of_this_node_alone_is_accepted():
-    require_alone("1@127.0.0.1:9192", 1)
+def test_a_node_of_the_quorum_listens_where_the_quorum_says():
+    quorum = "1@10.0.0.1:9192,2@10.0.0.2:9192,3@10.0.0.3:9192"
+
+    config = build_config(None, {}, {"quorum": quorum, "node.id": 2})
+
+    assert str(config.peer_endpoint) == "10.0.0.2:9192"
 
 
 def test_the_ready_line_goes_to_standard_output(tidelog, tmp_path, monkeypatch):
