@@ -191,6 +191,11 @@ class ClusterImage:
         """The partition `cluster_id`, if `node` holds a replica of it."""
         return self.held.get(node, {}).get(cluster_id)
 
+    def is_alive(self, node: NodeId) -> bool:
+        """Whether the node is there, as far as the controller knows."""
+        broker = self.brokers.get(node)
+        return not broker.fenced if broker is not None else node in self.nodes
+
     def active_nodes(self) -> list[NodeId]:
         """Those that may lead, in order. A node that is alone is never fenced."""
         brokers = self.brokers
