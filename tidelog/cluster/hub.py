@@ -6,7 +6,7 @@ Rule 2: a handler is chosen by the kind of a message, and there is one for each.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
@@ -32,10 +32,10 @@ class Hub:
         host: Host,
         *,
         me: Callable[[], Welcome],
-        where: Callable[[NodeId], Endpoint | None],
+        where: Callable[[NodeId], Sequence[Endpoint]],
         handlers: dict[type[msgspec.Struct], Handler],
     ) -> None:
-        """`where` is asked again for every connection: peers move."""
+        """`where` is asked again for every connection: peers move, and may be in several places."""
         self._host = host
         self._me = me
         self._where = where

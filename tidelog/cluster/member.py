@@ -172,19 +172,21 @@ class Member:
             node=self.me.key.id, directory=self.me.key.directory,
         )  # fmt: skip
 
-    def where(self, node: NodeId) -> Endpoint | None:
-        """Where a peer is reached: as it registered, as the voters' set says, or as configured."""
-        broker = self.metadata.image.brokers.get(node)
-        if broker is not None:
-            return broker.peer
+    def where(self, node: NodeId) -> list[Endpoint]:
+        """Where a peer may be: as it registered, as the quorum says, or as configured."""
+        places: dict[Endpoint, None] = {}
+        if (broker := self.metadata.image.brokers.get(node)) is not None:
+            places[broker.peer] = None
         if self._is_formed:
             raft = self.quorum.raft
-            voter = raft.voters.get(node)
-            if raft.leader == node and raft.leader_endpoint is not None:
-                voter = raft.leader_endpoint
-            if voter is not None:
-                return Endpoint(host=voter.host, port=voter.port)
-        return self._contacts.get(node)
+            leader = raft.leader_endpoint if raft.leader == node else None
+            for voter in (leader, raft.voters.get(node)):
+                if voter is not None:
+                    places[Endpoint(host=voter.host, port=voter.port)] = None
+        if node in self._contacts:
+            places[self._contacts[node]] = None
+        places.pop(NOWHERE, None)
+        return list(places)
 
     # The quorum reports back.
 

@@ -31,6 +31,7 @@ _RETRY_SECONDS: Final = 0.05
 _ASK_SECONDS_MAX: Final = 2.0
 _SAY_SECONDS: Final = 5.0
 _STOP_SECONDS_MAX: Final = 10.0
+_LEADERLESS_SECONDS_MAX: Final = 1.5
 
 
 class Refused(TidelogError):
@@ -217,14 +218,18 @@ class Membership:
     # Stopping.
 
     async def leave(self) -> None:
-        """Let others lead what this node leads; not for ever, if they do not answer."""
+        """Let others lead what this node leads; not for ever, if nobody answers."""
         self._wants_stop = True
         self.nudge()
-        try:
-            async with asyncio.timeout(_STOP_SECONDS_MAX):
-                await self._may_stop.wait()
-        except TimeoutError:
-            _log.warning("stopping without the controller's word")
+        led_at = began_at = self._host.clock.monotonic()
+        while not self._may_stop.is_set():
+            now = self._host.clock.monotonic()
+            if self._member.quorum.raft.leader is not None:
+                led_at = now
+            if now - began_at > _STOP_SECONDS_MAX or now - led_at > _LEADERLESS_SECONDS_MAX:
+                _log.warning("stopping without the controller's word")
+                return
+            await _set_within(self._may_stop, _RETRY_SECONDS)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:

@@ -8,7 +8,7 @@ Rule 3: nothing is sent twice. What was in flight when the connection broke has 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,11 +41,14 @@ class Link:
         node: NodeId,
         *,
         hello: Callable[[], Hello],
-        where: Callable[[], Endpoint | None],
+        where: Callable[[], Sequence[Endpoint]],
         on_welcome: Callable[[Welcome], None],
         on_down: Callable[[NodeId], None],
     ) -> None:
-        """`on_down` is called when a connection was lost, and nobody listens there any more."""
+        """`where` says where the peer may be; one place after the other is tried.
+
+        `on_down` is called when a connection was lost, and nobody listens there any more.
+        """
         self.node = node
         self._host = host
         self._hello = hello
@@ -56,6 +59,7 @@ class Link:
         self._connecting: asyncio.Task[Stream] | None = None
         self._probe: asyncio.Task[None] | None = None
         self._failures = 0
+        self._place = 0  # which of the places is tried next; the last one that was right
         self._retry_at = 0.0
         self._last_failure = PeerUnreachable(f"node {node} was never reached")
         self._said = ""
@@ -122,9 +126,10 @@ class Link:
         return stream
 
     async def _open(self) -> Stream:
-        endpoint = self._where()
-        if endpoint is None:
+        places = self._where()
+        if not places:
             raise PeerUnreachable(f"nobody knows the address of node {self.node}")
+        endpoint = places[self._place % len(places)]
         stream = Stream(self._on_frame, self._on_lost)
         await self._host.network.connect(lambda: stream, endpoint.host, endpoint.port)
         try:
@@ -141,6 +146,7 @@ class Link:
 
     def _failed(self, error: Exception) -> PeerUnreachable | PeerRefused:
         self._failures += 1
+        self._place += 1
         longest = min(_BACKOFF_SECONDS * 2 ** (self._failures - 1), _BACKOFF_SECONDS_MAX)
         wait = longest * (0.5 + self._host.random.random() / 2)
         self._retry_at = self._host.clock.monotonic() + wait

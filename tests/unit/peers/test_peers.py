@@ -71,7 +71,7 @@ def link_to(
         hello=lambda: Hello(
             cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol
         ),
-        where=lambda: peer.endpoint, on_welcome=lambda welcome: None,
+        where=lambda: (peer.endpoint,), on_welcome=lambda welcome: None,
         on_down=(down if down is not None else []).append,
     )  # fmt: skip
 
@@ -191,6 +191,27 @@ def test_a_lost_connection_to_a_living_process_is_not_its_end():
         assert peer.gone == [1]
         peer.keeps_quiet = False
         assert (await link.ask(Ping(text="again"), Pong, seconds_max=5)).text == "again"
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_peer_that_moved_is_found_in_its_other_place():
+    async def story() -> None:
+        gone, peer = await Peer().start(), await Peer().start()
+        gone.listener.close()
+        link = link_to(peer)
+        link._where = lambda: (gone.endpoint, peer.endpoint)
+
+        answer = None
+        while answer is None:
+            try:
+                answer = await link.ask(Ping(text="there"), Pong, seconds_max=5)
+            except PeerUnreachable:
+                await asyncio.sleep(0.01)
+
+        assert answer.text == "there"
         link.close()
         peer.listener.close()
 
