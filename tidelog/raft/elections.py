@@ -66,14 +66,14 @@ class Elections:
             return Following(member, leader=leader, now=now)
         # Sooner than an election timeout: a pre-vote disturbs nobody, and finds a leader at once.
         wait = 0.0 if member.is_alone else member.draw() * member.timing.election_timeout_min
-        return Unattached(member, due=now + wait, contacts=self._contacts)
+        return Unattached(member, deadline=now + wait, contacts=self._contacts)
 
     def _do_what_is_due(self, now: float) -> None:
         """Every step ends here, whatever it was about."""
         stance = self._stance
         match stance:
             case Unattached():
-                if stance.due <= now:
+                if stance.deadline <= now:
                     self._campaign(now)
             case Resigned():
                 self._out += stance.tell(now)
@@ -138,9 +138,9 @@ class Elections:
 
     def _detach(self, wait: float, now: float) -> None:
         """Follow nobody; campaign after `wait`. An observer asks around sooner."""
-        if not self._member.votes:
+        if not self._member.may_lead:
             wait = min(wait, self._member.backoff(0))
-        self._become(Unattached(self._member, due=now + wait, contacts=self._contacts))
+        self._become(Unattached(self._member, deadline=now + wait, contacts=self._contacts))
 
     def _lose_leader(self, now: float) -> None:
         """The leader is gone for certain: campaign soon, but not all at the same moment."""
@@ -153,7 +153,7 @@ class Elections:
     def _campaign(self, now: float) -> None:
         """Ask whether a majority would vote for this node; an observer asks who leads."""
         member = self._member
-        if not member.votes:
+        if not member.may_lead:
             if isinstance(self._stance, Unattached):
                 self._out += self._stance.probe(now)
             else:

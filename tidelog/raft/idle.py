@@ -17,24 +17,25 @@ from tidelog.raft.state import Member
 class Unattached:
     """Knows of no leader in this epoch."""
 
-    __slots__ = ("_contacts", "_failures", "_member", "_turn", "due")
+    __slots__ = ("_contacts", "_failures", "_member", "_turn", "deadline")
 
-    def __init__(self, member: Member, *, due: float, contacts: Sequence[NodeId] = ()) -> None:
+    def __init__(self, member: Member, *, deadline: float, contacts: Sequence[NodeId] = ()) -> None:
         self._member = member
-        self.due = due
+        self.deadline = deadline
         """When to campaign, or to ask the next voter who leads."""
         self._contacts = contacts
         self._turn = int(member.draw() * 64)
         self._failures = 0
 
     def __repr__(self) -> str:
-        return f"<Unattached due={self.due:.3f}>"
+        return f"<Unattached deadline={self.deadline:.3f}>"
 
     def probe(self, now: float) -> list[Effect]:
         """Ask somebody who leads, by a fetch that only a leader would accept."""
         member = self._member
         nodes = sorted({*member.log.voters.ids, *self._contacts} - {member.id})
-        self.due = now + 2 * member.timing.fetch_wait  # a leader may keep the fetch for a while
+        # A leader may keep the fetch for a while.
+        self.deadline = now + 2 * member.timing.fetch_wait
         if not nodes or member.log.is_appending:
             return []
         self._turn += 1
@@ -42,8 +43,8 @@ class Unattached:
 
     def answered(self, now: float) -> None:
         """The one who was asked does not know, or did not answer."""
-        if not self._member.votes:
-            self.due = min(self.due, now + self._member.backoff(self._failures))
+        if not self._member.may_lead:
+            self.deadline = min(self.deadline, now + self._member.backoff(self._failures))
             self._failures += 1
 
 

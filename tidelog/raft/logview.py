@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidelog.log.epochs import EpochHistory
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, Offset
 from tidelog.raft.messages import Commit, Effect, SnapshotId, Truncate
-from tidelog.raft.voters import VoterSet
+from tidelog.raft.voters import ReplicaKey, VoterSet
 
 
 class LogView:
@@ -80,6 +80,10 @@ class LogView:
     @property
     def are_voters_committed(self) -> bool:
         return self.voters_offset < self.high_watermark
+
+    def may_need(self, key: ReplicaKey) -> bool:
+        """Whether `key` votes by the newest set, or by an older one that could count again."""
+        return any(key in voters for _, voters in self._sets)
 
     def is_ahead_of(self, last_epoch: Epoch, end: Offset) -> bool:
         """Whether a log that ends so lacks something this one has."""

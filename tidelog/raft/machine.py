@@ -39,8 +39,10 @@ Rule 8: the watermark rises by `leader`'s rules at the leader, and by the leader
     any           Unattached    a greater epoch is heard of, its leader unknown
     any           Follower      a greater epoch is heard of, with its leader
 
-An Observer is a Follower or Unattached that is not in its newest set of voters. It fetches, or asks
-around whom to fetch from, and never campaigns.
+An Observer is a Follower or Unattached that no set of voters names which counts, or could count
+again. It fetches, or asks around whom to fetch from, and never campaigns. A node that only an
+uncommitted set leaves out is no observer yet: it may be the only one who can have that set
+committed. It campaigns, and leads, without counting itself.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -132,6 +134,8 @@ class Raft(Elections):
         )
         member = Member(me=me, log=log, state=state, timing=timing, draw=draw)
         super().__init__(member, now=now, contacts=contacts)
+        self.deadline = now
+        """When `Ticked` must come, at the latest."""
 
     def __repr__(self) -> str:
         return f"<Raft {self._member.key} {self.role} epoch={self.epoch} {self._member.log}>"
@@ -150,9 +154,9 @@ class Raft(Elections):
             case Ballot():
                 return Role.CANDIDATE
             case Following():
-                return Role.FOLLOWER if self._member.votes else Role.OBSERVER
+                return Role.FOLLOWER if self._member.may_lead else Role.OBSERVER
             case Unattached():
-                return Role.UNATTACHED if self._member.votes else Role.OBSERVER
+                return Role.UNATTACHED if self._member.may_lead else Role.OBSERVER
 
     @property
     def state(self) -> ElectionState:
@@ -187,15 +191,6 @@ class Raft(Elections):
     def complaint(self) -> str | None:
         """What this node's leader asked for and must not get; a safety violation somewhere."""
         return self._stance.complaint if isinstance(self._stance, Following) else None
-
-    @property
-    def deadline(self) -> float:
-        """When `Ticked` must come, at the latest."""
-        match self._stance:
-            case Unattached():
-                return self._stance.due
-            case _:
-                return self._stance.deadline
 
     def replicas(self, now: float) -> list[ReplicaState]:
         """What this leader knows of every copy; empty if it does not lead."""
@@ -259,6 +254,7 @@ class Raft(Elections):
             case _:
                 assert_never(event)
         self._do_what_is_due(now)
+        self.deadline = self._stance.deadline
         return self._out
 
     # Requests.
@@ -364,7 +360,7 @@ class Raft(Elections):
             case Following():
                 self._detach(0.0 if member.is_alone else wait, now)
             case Unattached():
-                self._stance.due = min(self._stance.due, now + wait)
+                self._stance.deadline = min(self._stance.deadline, now + wait)
 
     # Answers.
 

@@ -12,7 +12,7 @@ from tidelog.log.epochs import EPOCH_MAX
 from tidelog.model import Epoch, NodeId, Offset
 from tidelog.raft.logview import LogView
 from tidelog.raft.messages import ElectionState
-from tidelog.raft.voters import ReplicaKey, Voter
+from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 NEVER = float("inf")
 
@@ -88,6 +88,10 @@ class Member:
     timing: Timing
     draw: Callable[[], float]
     """A number in [0, 1), drawn evenly."""
+    _voters: VoterSet | None = None
+    """The set for which the next two were found."""
+    _votes: bool = False
+    _peers: tuple[Voter, ...] = ()
 
     @property
     def key(self) -> ReplicaKey:
@@ -103,7 +107,18 @@ class Member:
 
     @property
     def votes(self) -> bool:
-        return self.key in self.log.voters
+        """Whether the newest set names this node: only then its own vote and copy count."""
+        self._look_at_voters()
+        return self._votes
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this node may campaign: also if only an uncommitted set leaves it out.
+
+        It may be the only one that holds that set, and without it nobody could win (Ongaro's
+        thesis, 4.2.2). As a leader it then commits the set, and resigns.
+        """
+        return self.votes or self.log.may_need(self.key)
 
     @property
     def is_alone(self) -> bool:
@@ -111,9 +126,17 @@ class Member:
         return self.votes and self.log.voters.majority == 1
 
     @property
-    def peers(self) -> list[Voter]:
+    def peers(self) -> tuple[Voter, ...]:
         """The other voters, in the order of their nodes."""
-        return [voter for voter in self.log.voters if voter.key != self.key]
+        self._look_at_voters()
+        return self._peers
+
+    def _look_at_voters(self) -> None:
+        voters = self.log.voters
+        if voters is not self._voters:
+            self._voters = voters
+            self._votes = self.key in voters
+            self._peers = tuple(voter for voter in voters if voter.key != self.key)
 
     @property
     def may_stand(self) -> bool:
@@ -124,7 +147,7 @@ class Member:
         committed, so others know more.
         """
         is_whole = not self.log.is_appending and not self.log.is_installing
-        return self.votes and is_whole and self.epoch + 1 < EPOCH_MAX
+        return self.may_lead and is_whole and self.epoch + 1 < EPOCH_MAX
 
     def election_timeout(self) -> float:
         least, most = self.timing.election_timeout_min, self.timing.election_timeout_max

@@ -536,11 +536,38 @@ def test_the_newest_set_counts_at_once_and_a_truncated_one_no_more():
     answered(one, data=b"x", offset=4)
     one.step(Appended(end=5, epoch=1, start=4))
     one.step(VotersFound(4, voters(2, 3)))
-    assert one.role() is Role.OBSERVER
+    assert one.raft.voters == voters(2, 3)
     one.step(Synced(5))
 
     one.ask(3, BeginEpoch(epoch=2, leader=voter(3)))
     one.answer(3, under_way(one), FetchAnswer(epoch=2, leader=3, diverging=(0, 4)))
 
     assert one.raft.voters == voters(1, 2, 3)
+
+
+def test_who_is_left_out_is_an_observer_once_that_is_committed():
+    one = follower(epochs=[(0, 0)], end=4)
+    answered(one, data=b"x", offset=4)
+    one.step(Appended(end=5, epoch=1, start=4))
+    one.step(VotersFound(4, voters(2, 3)))
+    one.step(Synced(5))
     assert one.role() is Role.FOLLOWER
+
+    answered(one, high_watermark=5)
+
+    assert one.role() is Role.OBSERVER
+
+
+def test_who_alone_holds_the_set_that_leaves_it_out_can_still_lead():
+    """Node 2 has only the old set and a shorter log; without node 1 nobody could ever win."""
+    one = One(
+        nodes=[1, 2], state=ElectionState(epoch=1, leader=1, voted=key(1)), epochs=[(1, 0)], end=5,
+        history=[(4, voters(2))],
+    )  # fmt: skip
+
+    one.elect()
+    assert one.raft.voters == voters(2)
+    one.fetch(2, offset=6)
+
+    assert one.raft.high_watermark == 6
+    assert one.role() is Role.RESIGNED
