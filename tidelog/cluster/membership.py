@@ -158,8 +158,8 @@ class Membership:
             self._beating.pop(node).cancel()
             del self._nudges[node]
         broker = self.broker
-        if broker is not None and broker.fenced:
-            self.nudge()  # it has applied its registration: the controller waits to hear that
+        if self._wants_stop or (broker is not None and broker.fenced):
+            self.nudge()  # the controller waits to hear that this has come so far
 
     async def _beat(self, voter: NodeId) -> None:
         acknowledged: dict[int, ReplicaReport] = {}
