@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.world import DATA, SEED_VARIABLE, Producer, World
-from tidelog.errors import BrokerError, StorageError
+from tidelog.errors import BrokerError, StorageError, UnknownTopicOrPartition
 from tidelog.host import Path, read_file
 from tidelog.model import TopicPartition
 from tidelog.records import iterate_batches
@@ -63,7 +63,10 @@ async def write_and_read(world: World) -> None:
     while len(world.producers) < 3 and world.memories:
         await world.add_producer(choose.choice(list(world.memories)))
     await asyncio.gather(
-        *(write(world, producer) for producer in world.producers), read(world), delete(world)
+        *(write(world, producer) for producer in world.producers),
+        read(world),
+        delete(world),
+        churn(world),
     )
 
 
@@ -91,9 +94,22 @@ async def write(world: World, producer: Producer) -> None:
         acks = -1 if producer.id >= 0 else choose.choice((-1, -1, 0, 1))
         answer = world.send(producer, acks=acks)
         if producer.prune() >= 4:
-            await answer
+            try:
+                await answer
+            except UnknownTopicOrPartition:
+                assert producer not in world.producers, "its topic was not deleted"
         if choose.random() < 0.3:
             await asyncio.sleep(choose.choice((0, 0.001, 0.1)))
+
+
+async def churn(world: World) -> None:
+    """Delete topics while others use them, and make new ones of the same names."""
+    choose = world.random
+    while choose.random() < 0.4:
+        await asyncio.sleep(choose.choice((0, 0.01, 0.1)))
+        if world.memories and choose.random() < 0.6:
+            await world.delete_topic(choose.choice(list(world.memories)).topic)
+        await create_some_topic(world)
 
 
 async def read(world: World) -> None:
@@ -107,7 +123,12 @@ async def delete(world: World) -> None:
     while world.random.random() < 0.5:
         await asyncio.sleep(world.random.choice((0, 0.05, 0.2)))
         if world.memories:
-            await world.delete_records(world.random.choice(list(world.memories)))
+            name = world.random.choice(list(world.memories))
+            memory = world.memories[name]
+            try:
+                await world.delete_records(name)
+            except UnknownTopicOrPartition:
+                assert world.memories.get(name) is not memory, "its topic was not deleted"
 
 
 # The stories.
@@ -127,6 +148,7 @@ def test_acknowledged_records_survive_losing_power(block):
             if choose.random() < 0.8:
                 world.disk.crash_after(choose.choice((5, 10, 20, 100, 300, 1000)))
             world.live(life)
+            assert world.fatal is None, world.fatal
             world.lose_power()
         world.live(lambda: work(world))
 
@@ -195,6 +217,7 @@ def test_whatever_was_written_survives_a_kill_and_is_synced_before_it_is_shown(b
         for _ in range(4):
             world.disk.crash_after(choose.choice((5, 10, 20, 100, 300, 1000)))
             world.live(lambda: work(world))
+            assert world.fatal is None, world.fatal
             world.kill()
             if choose.random() < 0.3:
                 world.live(lambda: asyncio.sleep(0))  # the start alone must make it durable
@@ -264,7 +287,7 @@ def test_a_full_disk_refuses_writes_whole_and_takes_them_again_once_there_is_roo
 
         for _ in range(3):
             if choose.random() < 0.3:
-                world.disk.crash_after(choose.choice((100, 300, 1000)))
+                world.disk.crash_after(choose.choice((5, 10, 20, 100, 300, 1000)))
             world.live(life)
             assert world.fatal is None, world.fatal
             world.disk.capacity_bytes = None
