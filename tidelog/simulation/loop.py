@@ -47,6 +47,7 @@ class MachineClock:
         self._since = loop.now
         self._seconds = seconds
         self._wall_ahead_ms = wall_ms - seconds * 1000
+        self._jumped_ms = 0.0
         self.rate = 1.0
 
     def __repr__(self) -> str:
@@ -72,6 +73,13 @@ class MachineClock:
     def jump_wall_ms(self, ms: float) -> None:
         """Set the wall clock forward, or back with a negative `ms`."""
         self._wall_ahead_ms += ms
+        self._jumped_ms += ms
+
+    def heal(self) -> None:
+        """Take back what skews and jumps made of it, but for the past."""
+        if self.rate != 1.0:
+            self.skew(1.0)
+        self.jump_wall_ms(-self._jumped_ms)
 
 
 class _State(IntEnum):

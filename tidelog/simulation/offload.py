@@ -30,12 +30,13 @@ class DiskPace:
         self, generator: random.Random, seconds: tuple[float, float] = (0.00002, 0.001)
     ) -> None:
         self.seconds = seconds
+        self.factor = 1.0
         self.stalled_until = 0.0
         self._draw = generator.random
 
     def delay(self) -> float:
         low, high = self.seconds
-        return low + (high - low) * self._draw() ** 4
+        return self.factor * (low + (high - low) * self._draw() ** 4)
 
 
 class VirtualOffload:

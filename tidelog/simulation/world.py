@@ -237,6 +237,8 @@ class World:
     def _check_errors(self) -> None:
         if self.loop.errors:
             failure = self.loop.errors[0]
+            if isinstance(failure.error, Violation):
+                raise failure.error
             try:
                 self.fail(
                     UNEXPECTED_ERROR,
@@ -291,9 +293,9 @@ class World:
             self.restart(number)
 
     def stop(self, node: int) -> None:
-        """Ask the node to stop cleanly; it is down some time later."""
+        """Ask a node that serves to stop cleanly; it is down some time later."""
         machine = self.machines[node]
-        if machine.process is not None and machine.node is not None:
+        if machine.process is not None and machine.is_up:
             self._note(f"stop {machine.name}")
             work = self._stop(machine, machine.process)
             self.loop.create_task(work, context=machine.process.context.copy())
@@ -301,26 +303,32 @@ class World:
     async def _live(self, machine: Machine, process: Process, host: Host) -> None:
         try:
             node = machine.node = self._factory(host, machine.number)
+            failure: asyncio.Future[Any] | None = getattr(node, "failure", None)
+            if failure is not None:
+                failure.add_done_callback(
+                    lambda done: self._exit(machine, process, f"gives up: {done.result()}")
+                )
             await node.start()
         except (OSError, TidelogError) as error:
             self._exit(machine, process, f"cannot start: {error}")
-            return
         except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{machine.name} does not start", "exception": error}
-            )
-            return
-        self.trace.note(machine.name, "is up")
-        machine.is_up = True
-        failure: asyncio.Future[Any] | None = getattr(node, "failure", None)
-        if failure is not None:
-            failure.add_done_callback(
-                lambda done: self._exit(machine, process, f"gives up: {done.result()}")
-            )
+            self._blame(f"{machine.name} does not start", error)
+        else:
+            self.trace.note(machine.name, "is up")
+            machine.is_up = True
 
     async def _stop(self, machine: Machine, process: Process) -> None:
-        await machine.node.stop()
-        self._exit(machine, process, "has stopped", restart=False)
+        try:
+            await machine.node.stop()
+        except (OSError, TidelogError) as error:
+            self._exit(machine, process, f"ends half-way through its stop: {error}")
+        except Exception as error:
+            self._blame(f"{machine.name} does not stop", error)
+        else:
+            self._exit(machine, process, "has stopped", restart=False)
+
+    def _blame(self, message: str, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": message, "exception": error})
 
     def _exit(self, machine: Machine, process: Process, why: str, *, restart: bool = True) -> None:
         """The process ends itself."""
@@ -383,6 +391,8 @@ class World:
     def _lose_power_in_write(self, machine: Machine) -> None:
         if machine.process is not None:
             self._lose_power("lose_power_in_write", [machine])
+            if self._restart_after_seconds is not None:
+                self.after(self._restart_after_seconds, self.restart, machine.number)
 
     def _lose_power(self, kind: str, machines: list[Machine]) -> None:
         self._fault(kind, " ".join(machine.name for machine in machines))
@@ -447,6 +457,12 @@ class World:
             self._fault("reset", machine.name)
             self.network.reset(machine.process, chance=chance)
 
+    def spike(self, chance: float, seconds: float) -> None:
+        """Let some of everything sent anywhere come late, for some seconds."""
+        self._fault("spike", f"{chance:.2f} for {seconds:.3f} s")
+        before, self.network.spike_chance = self.network.spike_chance, chance
+        self.after(seconds, setattr, self.network, "spike_chance", before)
+
     # Faults: disks.
 
     def flip_bits(self, node: int, count: int = 1, suffix: str = ".log") -> None:
@@ -494,6 +510,18 @@ class World:
         self._fault("stall_disk", f"{self.machines[node].name} {seconds:.3f} s")
         pace.stalled_until = max(pace.stalled_until, self.now + seconds)
 
+    def slow_disk(self, node: int, factor: float, seconds: float) -> None:
+        """Let the disk take longer for everything, for some seconds."""
+        pace = self.machines[node].pace
+        self._fault("slow_disk", f"{self.machines[node].name} {factor:g} times")
+        pace.factor = factor
+        self.after(seconds, setattr, pace, "factor", 1.0)
+
+    def write_back(self, node: int) -> None:
+        """Let the kernel flush some of what is unsynced, as it may at any time."""
+        self._fault("write_back", self.machines[node].name)
+        self.machines[node].disk.write_back()
+
     # Faults: clocks.
 
     def skew_clock(self, node: int, rate: float) -> None:
@@ -516,10 +544,14 @@ class World:
             machine.disk.heal()
             machine.disk.capacity_bytes = None
             machine.pace.stalled_until = 0.0
-            if machine.clock.rate != 1.0:
-                machine.clock.skew(1.0)
+            machine.pace.factor = 1.0
+            machine.clock.heal()
             if machine.process is not None:
                 self._resume(machine, machine.process)
+
+    def count(self, kind: str) -> None:
+        """Count a fault that is made of others, or is none to the world."""
+        self.faults[kind] += 1
 
     def _fault(self, kind: str, what: str) -> None:
         self.faults[kind] += 1
@@ -530,15 +562,22 @@ class World:
 
 
 class _LogToTrace(logging.Handler):
-    """What the nodes log belongs to the history."""
+    """What the nodes log belongs to the history; an error that they did not expect fails it."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = record.levelname.lower()
-        self._world.trace.note(self._world.loop.process.name, f"{level}: {record.getMessage()}")
+        message = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            message += f" ({type(error).__name__}: {error})"
+        self._world.trace.note(
+            self._world.loop.process.name, f"{record.levelname.lower()}: {message}"
+        )
+        if isinstance(error, Exception) and not isinstance(error, OSError | TidelogError):
+            self._world._blame(message, error)
 
 
 def _host(place: Place) -> str:

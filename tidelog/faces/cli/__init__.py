@@ -16,7 +16,17 @@ import typer
 
 import tidelog
 from tidelog.errors import TidelogError
-from tidelog.faces.cli import bench, configs, consume, groups, log, produce, start, topics
+from tidelog.faces.cli import (
+    bench,
+    configs,
+    consume,
+    groups,
+    log,
+    produce,
+    simulate,
+    start,
+    topics,
+)
 from tidelog.faces.cli.common import INTERRUPTED, complain
 
 app = typer.Typer(
@@ -68,6 +78,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)
+app.command("simulate")(simulate.simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

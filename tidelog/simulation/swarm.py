@@ -1,0 +1,307 @@
+"""One seed, one plan: which faults there may be, when each comes, and how everything is tuned.
+
+Rule 1: the plan is made up front from the seed alone. A fault is a value, so that a plan can be
+        shown, and shrunk by leaving some out.
+Rule 2: a fault that lasts carries its own end.
+Rule 3: each seed enables only some kinds. Where all of them happen at once, most histories look
+        alike, and some bugs need a long time without a certain fault (swarm testing).
+
+Phases: chaos -> heal -> everybody gets on within a deadline -> everything is compared.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from tidelog.config import TopicConfig
+from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.nodes import real_node
+from tidelog.simulation.workload import Pace, Workload
+from tidelog.simulation.world import NodeFactory, Violation, World
+
+LIVENESS_SECONDS: Final = 120.0
+START_SECONDS: Final = 60.0
+HEALED_WINDOW_BYTES: Final = 256 * 1024
+"""A narrow network is a hardship, too: reading everything through it would take hours."""
+
+Arguments: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that befalls the world at `at` seconds after it has started."""
+
+    at: float
+    kind: str
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={_short(value)}" for name, value in self.arguments.items())
+        return f"{self.at:8.3f} s  {self.kind}({arguments})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that one seed decides before it is played."""
+
+    seed: int
+    nodes: int
+    chaos_seconds: float
+    faults: tuple[Fault, ...]
+    network: Arguments = field(default_factory=dict)
+    disk: Arguments = field(default_factory=dict)
+    disk_seconds_max: float = 0.001
+    node: Arguments = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a plan."""
+
+    seed: int
+    violation: Violation | None
+    events: int
+    simulated_seconds: float
+    operations: int
+    acknowledged: int
+    faults: Counter[str]
+    effects: Counter[str]
+    trace_hash: str
+    trace: list[str]
+
+
+# The kinds of faults: how to draw one, and how to let it happen.
+
+
+class _Draw:
+    """Draws the arguments of faults for one seed."""
+
+    def __init__(self, generator: random.Random, nodes: int) -> None:
+        self.random = generator
+        self.nodes = nodes
+
+    def node(self) -> int:
+        return self.random.randint(1, self.nodes)
+
+    def seconds(self, low: float, high: float) -> float:
+        """Mostly short, at times long."""
+        return round(low + (high - low) * self.random.random() ** 2, 3)
+
+    def hosts(self) -> tuple[int | str, int | str]:
+        """Two that talk: a node and its client, in either direction, or two nodes."""
+        node = self.node()
+        other: int | str = f"client-{node}"
+        if self.nodes > 1 and self.random.random() < 0.3:
+            other = self.random.choice([n for n in range(1, self.nodes + 1) if n != node])
+        return (node, other) if self.random.random() < 0.5 else (other, node)
+
+
+def _crash(world: World, node: int, down_seconds: float) -> None:
+    world.crash(node)
+    world.after(down_seconds, world.restart, node)
+
+
+def _stop(world: World, node: int, down_seconds: float) -> None:
+    world.count("stop")
+    world.stop(node)
+    world.after(down_seconds, world.restart, node)
+
+
+def _lose_power(world: World, node: int, down_seconds: float) -> None:
+    world.lose_power(node)
+    world.after(down_seconds, world.restart, node)
+
+
+def _lose_power_everywhere(world: World, down_seconds: float) -> None:
+    world.lose_power_everywhere()
+    world.after(down_seconds, world.restart_everyone)
+
+
+def _isolate_for(world: World, node: int, seconds: float) -> None:
+    world.isolate(node, seconds)
+
+
+_Kind: TypeAlias = tuple[Callable[[_Draw], dict[str, Any]], Callable[..., None]]
+
+KINDS: Final[dict[str, _Kind]] = {
+    "crash": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0, 5)}, _crash),
+    "stop": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0.5, 5)}, _stop),
+    "lose_power": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0, 5)}, _lose_power),
+    "lose_power_everywhere": (
+        lambda d: {"down_seconds": d.seconds(0, 5)},
+        _lose_power_everywhere,
+    ),
+    "lose_power_in_write": (
+        lambda d: {"node": d.node(), "changes": d.random.randint(1, 60)},
+        World.lose_power_in_write,
+    ),
+    "pause": (lambda d: {"node": d.node(), "seconds": d.seconds(0.1, 8)}, World.pause),
+    "cut": (
+        lambda d: dict(
+            zip(("source", "target"), d.hosts(), strict=True), seconds=d.seconds(0.1, 8)
+        ),
+        World.cut,
+    ),
+    "isolate": (lambda d: {"node": d.node(), "seconds": d.seconds(0.1, 8)}, _isolate_for),
+    "clog": (
+        lambda d: dict(
+            zip(("source", "target"), d.hosts(), strict=True),
+            delay_seconds=d.seconds(0.05, 3), seconds=d.seconds(0.5, 8),
+        ),
+        World.clog,
+    ),
+    "reset": (
+        lambda d: {"node": d.node(), "chance": round(d.random.uniform(0.2, 1), 2)},
+        World.reset,
+    ),
+    "spike": (
+        lambda d: {"chance": round(d.random.random(), 2), "seconds": d.seconds(0.5, 5)},
+        World.spike,
+    ),
+    "stall_disk": (lambda d: {"node": d.node(), "seconds": d.seconds(0.05, 5)}, World.stall_disk),
+    "slow_disk": (
+        lambda d: {"node": d.node(), "factor": d.random.choice((10, 100)),
+                   "seconds": d.seconds(0.5, 5)},
+        World.slow_disk,
+    ),
+    "fill_disk": (
+        lambda d: {"node": d.node(), "left_bytes": d.random.choice((0, 10, 500, 5000)),
+                   "seconds": d.seconds(0.1, 5)},
+        World.fill_disk,
+    ),
+    "fail_reads": (
+        lambda d: {"node": d.node(), "what": "reads", "times": d.random.randint(1, 3)},
+        World.fail_disk,
+    ),
+    "fail_writes": (lambda d: {"node": d.node(), "what": "writes"}, World.fail_disk),
+    "fail_syncs": (lambda d: {"node": d.node(), "what": "syncs"}, World.fail_disk),
+    "write_back": (lambda d: {"node": d.node()}, World.write_back),
+    "skew_clock": (
+        lambda d: {"node": d.node(), "rate": round(d.random.choice((0.5, 0.99, 1.01, 2.0)), 3)},
+        World.skew_clock,
+    ),
+    "jump_clock": (
+        lambda d: {"node": d.node(), "seconds": d.random.choice((-3600, -1, 1, 60, 3600))},
+        World.jump_clock,
+    ),
+    # Damage a lone node cannot mend; only the last one gets any, and is then judged less hard.
+    "flip_bits": (
+        lambda d: {"node": d.nodes, "count": d.random.choice((1, 1, 5, 50))}, World.flip_bits
+    ),
+    "misdirect_write": (lambda d: {"node": d.nodes}, World.misdirect_write),
+}  # fmt: skip
+
+DAMAGING: Final = ("flip_bits", "misdirect_write")
+
+
+def make_plan(
+    seed: int, *, kinds: Collection[str] | None = None, chaos_seconds: float = 20.0
+) -> Plan:
+    """The plan of a seed. `kinds` limits the faults to some; all of those are then enabled."""
+    choose = random.Random(f"{seed} plan")
+    nodes = choose.choice((1, 2, 2, 3))
+    enabled = [kind for kind in KINDS if choose.random() < 0.4]
+    if choose.random() < 0.8:
+        enabled = [kind for kind in enabled if kind not in DAMAGING]
+    if kinds is not None:
+        enabled = [kind for kind in KINDS if kind in kinds]
+    rate = choose.choice((1.0, 1.5, 3.0))  # per simulated second
+    draw = _Draw(choose, nodes)
+    faults: list[Fault] = []
+    at = 0.0
+    while enabled and (at := at + choose.expovariate(rate)) < chaos_seconds:
+        kind = choose.choice(enabled)
+        faults.append(Fault(round(at, 6), kind, KINDS[kind][0](draw)))
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        chaos_seconds=chaos_seconds,
+        faults=tuple(faults),
+        network={
+            "latency_seconds": choose.choice(((0.00005, 0.0005), (0.0001, 0.002), (0.001, 0.03))),
+            "spike_chance": choose.choice((0.0, 0.0, 0.01)),
+            "split_chance": choose.choice((0.0, 0.05, 0.5)),
+            "window_bytes": choose.choice((500, 16 * 1024, 256 * 1024)),
+        },
+        disk={
+            "sector_bytes": choose.choice((32, 128, 512)),
+            "cache_miss": choose.choice((0.0, 0.3)),
+        },
+        disk_seconds_max=choose.choice((0.0002, 0.002, 0.02)),
+        node={
+            "checkpoint_ms": choose.choice((50, 500, 5000)),
+            "retention_check_ms": choose.choice((500, 300_000)),
+            "topic_defaults": TopicConfig(
+                segment_bytes=choose.choice((2_000, 20_000, 1 << 30)),
+                index_interval_bytes=choose.choice((200, 4096)),
+            ),
+        },
+        pace=Pace(
+            partitions=choose.randint(1, 3),
+            producers=choose.randint(2, 6),
+            consumers=choose.randint(1, 3),
+            think_seconds=choose.choice((0.005, 0.02, 0.05)),
+            batch_records_max=choose.choice((1, 5, 20)),
+            value_bytes_max=choose.choice((10, 200, 2000)),
+            timeout_seconds=choose.choice((0.5, 2.0, 5.0)),
+        ),
+    )
+
+
+def play(
+    plan: Plan,
+    *,
+    keep_trace: bool = False,
+    node_factory: NodeFactory | None = None,
+    disk_factory: Callable[..., SimulatedDisk] = SimulatedDisk,
+    replay: str | None = None,
+) -> Outcome:
+    """Run a plan to its end, or to the first violation."""
+    violation: Violation | None = None
+    with World(
+        plan.seed, nodes=plan.nodes, keep_trace=keep_trace, restart_after_seconds=1.0,
+        node_factory=node_factory or partial(real_node, **plan.node),
+        disk_factory=partial(disk_factory, **plan.disk), replay=replay, **plan.network,
+    ) as world:  # fmt: skip
+        for machine in world.machines.values():
+            machine.pace.seconds = (0.00002, plan.disk_seconds_max)
+        workload = Workload(world, plan.pace)
+        try:
+            world.start(START_SECONDS)
+            workload.start()
+            for fault in plan.faults:
+                befall = KINDS[fault.kind][1]
+                world.after(fault.at, partial(befall, world, **fault.arguments))
+            world.run(plan.chaos_seconds)
+            world.heal()
+            world.network.window_bytes = HEALED_WINDOW_BYTES
+            world.restart_everyone()
+            workload.get_on(LIVENESS_SECONDS)
+        except Violation as error:
+            violation = error
+        return Outcome(
+            seed=plan.seed,
+            violation=violation,
+            events=world.loop.events,
+            simulated_seconds=world.now,
+            operations=workload.operations,
+            acknowledged=workload.acknowledged,
+            faults=world.faults,
+            effects=world.network.effects,
+            trace_hash=world.trace.digest,
+            trace=world.trace.lines() if keep_trace else [],
+        )
+
+
+def without(plan: Plan, faults: Collection[int]) -> Plan:
+    """The plan with only the faults at these indexes."""
+    kept = tuple(fault for index, fault in enumerate(plan.faults) if index in faults)
+    return replace(plan, faults=kept)
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
