@@ -37,7 +37,7 @@ class Following:
         """Where the leader is, if it said so itself; otherwise the voters' set knows."""
         self.heard_at: float | None = None if endpoint is None else now
         """When the leader itself last gave a sign of life."""
-        self.lost_at = now + member.timing.fetch_timeout
+        self.lost_at = now + self._patience()
         """When this node gives the leader up."""
         self.complaint: str | None = None
         """What the leader asked for and must not get."""
@@ -50,6 +50,11 @@ class Following:
 
     def __repr__(self) -> str:
         return f"<Following {self.leader} fetching={self._fetch is not None}>"
+
+    def _patience(self) -> float:
+        """The fetch timeout, and a little more, so that not all followers campaign at once."""
+        timing = self._member.timing
+        return timing.fetch_timeout + self._member.draw() * timing.failover_jitter
 
     @property
     def deadline(self) -> float:
@@ -79,7 +84,7 @@ class Following:
 
     def appended(self, now: float) -> list[Effect]:
         """What the last fetch brought is in the log; `synced` makes the next one leave."""
-        self.lost_at = max(self.lost_at, now + self._member.timing.fetch_timeout)
+        self.lost_at = max(self.lost_at, now + self._patience())
         return self._member.log.commit(self._learned)
 
     def synced(self, now: float) -> None:
@@ -106,7 +111,7 @@ class Following:
         assert fetch is not None
         log = self._member.log
         self.heard_at = now
-        self.lost_at = now + self._member.timing.fetch_timeout
+        self.lost_at = now + self._patience()
         if log.is_installing:  # this fetch was a sign of life, no more
             self._fetch_at = now + self._member.timing.fetch_wait
             return []
