@@ -178,7 +178,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._listener.admit(self):
             self.fail("too many connections; connections.max limits them")
         elif not self._listener.is_open:
-            self.consider_reading()
+            # uvloop begins to read after this call, even if it is told here to pause.
+            self._loop.call_soon(self.consider_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -230,6 +231,8 @@ class Connection(asyncio.BufferedProtocol):
         """Start as many requests as may run now."""
         if self._dispatching:
             return  # an answer came while a request was being started; that loop goes on
+        if not self._listener.is_open:
+            return  # it came before reading was paused
         self._dispatching = True
         undispatched, slots = self._undispatched, self._slots
         try:
@@ -294,6 +297,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._undispatched and not self._closing:
             self._dispatch()
             self.consider_reading()
+
+    def serve(self) -> None:
+        """The listener is open: start what has come already, and read on."""
+        self._dispatch()
+        self.consider_reading()
 
     def consider_reading(self) -> None:
         """Read from the client exactly while there is room for what it sends."""
@@ -367,7 +375,7 @@ class KafkaListener:
     """Accepts Kafka clients and keeps an eye on them."""
 
     def __init__(self, host: Host, requests: Requests, *, is_open: bool = True) -> None:
-        """Until it is open, clients may connect but are not read from."""
+        """Until it is open, clients may connect but are not served."""
         self._host = host
         self.requests = requests
         self.is_open = is_open
@@ -395,7 +403,7 @@ class KafkaListener:
         """Serve those who wait, and all who come."""
         self.is_open = True
         for connection in list(self.connections):
-            connection.consider_reading()
+            connection.serve()
 
     def close(self) -> None:
         """Accept nobody and read nothing any more; answers under way still go out."""
