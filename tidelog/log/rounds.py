@@ -222,6 +222,8 @@ class Rounds:
         if self._to_write:
             self._writing = True
             self._start_writing()
+        else:  # some may wait for a round that will not come: its logs were forgotten
+            self._release_writers(self.write_rounds + 1)
         self._rest()
 
     def _release_writers(self, ended: int) -> None:

@@ -245,6 +245,24 @@ def test_written_waits_for_all_that_was_marked_and_for_nothing_else():
     run(main)
 
 
+def test_nobody_waits_for_a_round_of_logs_that_were_forgotten():
+    async def main() -> None:
+        bench = Bench()
+        owner, other = bench.owner("tide-0"), bench.owner("tide-1")
+        bench.append(other)
+        await asyncio.sleep(0)  # a round is under way
+        bench.append(owner)
+        waiting = asyncio.ensure_future(bench.rounds.written())
+        await asyncio.sleep(0)
+
+        bench.rounds.forget(owner)
+        await bench.hands.work_off()
+
+        assert waiting.done()
+
+    run(main)
+
+
 def test_drained_waits_until_everything_is_synced():
     async def main() -> None:
         bench = Bench()
