@@ -28,9 +28,9 @@ from uuid import UUID
 
 from tests.simulation import virtual_time
 from tidelog.broker.broker import Broker
-from tidelog.cluster.quorum_log import METADATA_PARTITION
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.topics import create_topic
+from tidelog.cluster.quorum_log import METADATA_PARTITION
 from tidelog.config import NodeConfig, TopicConfig
 from tidelog.controller import decisions
 from tidelog.controller.decisions import NewTopic
@@ -60,6 +60,7 @@ T = TypeVar("T")
 
 DATA = Path("/srv/tidelog/data")
 SEED_VARIABLE = "TIDELOG_SEED"
+LIFE_SECONDS_MAX = 3600.0
 
 
 class Dead(Exception):
@@ -214,7 +215,10 @@ class World:
         assert self._dead is not None
         task = asyncio.get_running_loop().create_task(work)
         either: list[asyncio.Future[Any]] = [task, self._dead]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(
+            either, timeout=LIFE_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED
+        )
+        assert ended, "everybody waits, and for nothing; only housekeeping goes on"
         if task.done():
             return task.result()
         task.cancel()
