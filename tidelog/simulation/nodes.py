@@ -11,6 +11,7 @@ DATA: Final = "/srv/tidelog/data"
 
 
 def node_config(number: int, **settings: Any) -> NodeConfig:
+    settings = {"http": "", **settings}  # nobody asks for it there
     return NodeConfig(node_id=number, data=DATA, kafka=f"node-{number}:{KAFKA_PORT}", **settings)
 
 

@@ -199,11 +199,15 @@ DAMAGING: Final = ("flip_bits", "misdirect_write")
 
 
 def make_plan(
-    seed: int, *, kinds: Collection[str] | None = None, chaos_seconds: float = 20.0
+    seed: int,
+    *,
+    kinds: Collection[str] | None = None,
+    nodes: int | None = None,
+    chaos_seconds: float = 20.0,
 ) -> Plan:
     """The plan of a seed. `kinds` limits the faults to some; all of those are then enabled."""
     choose = random.Random(f"{seed} plan")
-    nodes = choose.choice((1, 2, 2, 3))
+    nodes = choose.choice((1, 2, 2, 3)) if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
     if choose.random() < 0.8:
         enabled = [kind for kind in enabled if kind not in DAMAGING]
@@ -225,7 +229,7 @@ def make_plan(
             "latency_seconds": choose.choice(((0.00005, 0.0005), (0.0001, 0.002), (0.001, 0.03))),
             "spike_chance": choose.choice((0.0, 0.0, 0.01)),
             "split_chance": choose.choice((0.0, 0.05, 0.5)),
-            "window_bytes": choose.choice((500, 16 * 1024, 256 * 1024)),
+            "window_bytes": choose.choice((2000, 16 * 1024, 256 * 1024)),
         },
         disk={
             "sector_bytes": choose.choice((32, 128, 512)),
@@ -244,7 +248,7 @@ def make_plan(
             partitions=choose.randint(1, 3),
             producers=choose.randint(2, 6),
             consumers=choose.randint(1, 3),
-            think_seconds=choose.choice((0.005, 0.02, 0.05)),
+            think_seconds=choose.choice((0.01, 0.03, 0.1)),
             batch_records_max=choose.choice((1, 5, 20)),
             value_bytes_max=choose.choice((10, 200, 2000)),
             timeout_seconds=choose.choice((0.5, 2.0, 5.0)),

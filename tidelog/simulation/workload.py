@@ -41,7 +41,7 @@ BOUNDS: Final = "start <= watermark <= end"
 EPOCHS: Final = "epochs rise"
 LIVENESS: Final = "liveness"
 
-_CHECK_EVERY_EVENTS: Final = 32
+_CHECK_EVERY_EVENTS: Final = 16
 _PAUSE_SECONDS: Final = 0.2
 
 
