@@ -7,6 +7,7 @@ Rule 2: what a full disk keeps from being done is tried again until it is, or is
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
@@ -52,9 +53,10 @@ class Following:
         self._wake.set()
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            await self.catch_up()
+        with suppress(OSError):  # the disk has failed: the node is stopping
+            while True:
+                await self._wake.wait()
+                await self.catch_up()
 
     async def catch_up(self) -> None:
         """Act on everything that the image has by now."""

@@ -33,7 +33,7 @@ class ActiveController:
         self._metadata = member.metadata
         self._min_in_sync = min_in_sync
         self._lease_seconds = lease_seconds
-        self.controller: Controller
+        self._controller: Controller | None = None
         self._wake = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
         member.handle(Register, self._on_register)
@@ -45,13 +45,18 @@ class ActiveController:
     def start(self) -> None:
         """Begin to listen: the node knows its cluster now."""
         metadata = self._metadata
-        self.controller = controller = Controller(
+        self._controller = controller = Controller(
             cluster_id=self._member.identity.cluster_id, min_in_sync=self._min_in_sync,
             lease_seconds=self._lease_seconds,
         )  # fmt: skip
         metadata.on_applied(
             lambda records: controller.applied(metadata.image, records, metadata.applied)
         )
+
+    @property
+    def controller(self) -> Controller:
+        assert self._controller is not None, "started before it is asked"
+        return self._controller
 
     def _now(self) -> float:
         return self._host.clock.monotonic()
@@ -130,6 +135,9 @@ class ActiveController:
     def _on_heartbeat(self, source: NodeId, beat: Beat, place: Answer | None) -> None:
         assert place is not None
         heartbeat, now = beat.heartbeat, self._now()
+        if self._controller is None:
+            place.fail("this node is starting")
+            return
         if not self._member.quorum.leads:
             self.controller.overheard(heartbeat, now)
             place.send(HeartbeatAnswer(is_controller=False))

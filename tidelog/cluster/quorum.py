@@ -143,6 +143,7 @@ class Quorum:
 
     def _build(self, state: ElectionState, voters: VoterSet, snapshot: SnapshotId | None) -> None:
         log = self.log.log
+        decided = min(self.log.high_watermark, log.end)  # of this process, if it begins again
         self._bootstrap = voters
         self._snapshot = snapshot
         history = [
@@ -153,7 +154,8 @@ class Quorum:
         self.raft = Raft(
             me=self.me, state=state, voters=voters, voters_history=history, epochs=log.epochs,
             log_start=log.start, end=log.end, synced_end=log.synced_end,
-            high_watermark=snapshot.end if snapshot is not None else 0, snapshot=snapshot,
+            high_watermark=max(decided, snapshot.end if snapshot is not None else 0),
+            snapshot=snapshot,
             timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
         )  # fmt: skip
 
@@ -187,25 +189,19 @@ class Quorum:
         self._wake.set()
 
     async def _run(self) -> None:
-        try:
-            self.post(Ticked())
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._events:
-                    event = self._events.popleft()
-                    if callable(event):
-                        await event()
-                        continue
-                    effects = self.raft.step(event, self._host.clock.monotonic())
-                    for effect in effects:
-                        await self._perform(effect)
-                self._set_timer()
-        except OSError as error:
-            self._on_fatal(error)
-        except Exception as error:
-            _log.exception("the quorum's driver failed")
-            self._on_fatal(error)
+        self.post(Ticked())
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._events:
+                event = self._events.popleft()
+                if callable(event):
+                    await event()
+                    continue
+                effects = self.raft.step(event, self._host.clock.monotonic())
+                for effect in effects:
+                    await self._perform(effect)
+            self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -261,8 +257,15 @@ class Quorum:
         """Run `work` beside everything else, no longer than the quorum."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda task: self._tasks.pop(task, None))
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, OSError):  # else the disk has failed
+                _log.error("a part of the quorum's driver failed", exc_info=error)
+            self._on_fatal(error)
 
     # Talking.
 
@@ -409,6 +412,11 @@ class Quorum:
         self._commits.append((entry.end, future))
         await future
         return entry.end
+
+    @property
+    def has_won(self) -> bool:
+        """Whether this node leads, and has written down that it voted for itself."""
+        return self._leads_since is not None
 
     @property
     def leads(self) -> bool:

@@ -145,4 +145,5 @@ class Stream(asyncio.BufferedProtocol):
         for future, _ in list(self._waiting.values()):
             if not future.done():
                 future.set_exception(PeerUnreachable(self.lost, is_down=is_down))
+                future.exception()  # whoever asked may be gone, and then this is no news
         self._waiting.clear()

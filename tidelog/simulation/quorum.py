@@ -1,0 +1,396 @@
+"""A cluster's metadata under faults: what administrators do to it, and what must then hold.
+
+Real clients make, change and delete topics through whichever node answers. Every topic has one
+client that knows it, so that the client knows what the topic must look like at the end.
+
+| invariant                        | meaning                                                       |
+|----------------------------------|---------------------------------------------------------------|
+| one leader in a quorum's epoch   | no two processes ever lead the quorum in one epoch            |
+| the quorum's epoch never falls   | within a life of a node                                       |
+| what is decided stays            | within a life the quorum's watermark never falls              |
+| metadata logs agree              | what two nodes apply at an offset is the same, byte for byte  |
+| equal logs, equal images         | snapshot or not: at one offset there is one image             |
+| a leader lacks nothing           | who leads the quorum holds all that was ever decided          |
+| one leader in a partition's epoch| no two processes ever lead a partition in one epoch           |
+| a fenced broker leads nothing    | and is in sync only where it is the last                      |
+| broker epochs rise               | with every registration, of any broker                        |
+| acknowledged changes stay        | at the end every topic is as its client was told              |
+| liveness                         | after healing there is a leader, everyone is unfenced, agrees |
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.broker.broker import Broker
+from tidelog.client.admin import AdminClient, ConfigChange, Resource
+from tidelog.client.cluster import Refused
+from tidelog.cluster.quorum import Quorum
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import MetadataRecord, encode
+from tidelog.controller.snapshot import encode_snapshot
+from tidelog.errors import TidelogError
+from tidelog.model import INTERNAL_TOPICS, NO_NODE, Offset
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.world import World
+
+ONE_LEADER: Final = "one leader in a quorum's epoch"
+EPOCH: Final = "the quorum's epoch never falls"
+DECIDED: Final = "what is decided stays"
+AGREE: Final = "metadata logs agree"
+IMAGES: Final = "equal logs, equal images"
+WHOLE: Final = "a leader lacks nothing"
+PARTITION_LEADER: Final = "one leader in a partition's epoch"
+FENCED: Final = "a fenced broker leads nothing"
+BROKER_EPOCHS: Final = "broker epochs rise"
+ACKNOWLEDGED: Final = "acknowledged changes stay"
+LIVENESS: Final = "liveness"
+
+_CHECK_EVERY_EVENTS: Final = 8
+_PARTITIONS_EVERY_EVENTS: Final = 64
+_PAUSE_SECONDS: Final = 0.3
+
+
+@dataclass(slots=True)
+class _Life:
+    """What was last seen of one process."""
+
+    number: int
+    epoch: int = 0
+    watermark: Offset = 0
+
+
+class QuorumWatch:
+    """Looks at every node of a world, and remembers what was ever seen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lives: dict[int, _Life] = {}
+        self._leaders: dict[int, tuple[int, int]] = {}
+        self._partition_leaders: dict[tuple[Any, int, int], tuple[int, int]] = {}
+        self._decided: Offset = 0
+        self._applied: dict[Offset, tuple[Offset, bytes]] = {}
+        self._images: dict[Offset, bytes] = {}
+        self._broker_epochs: dict[int, int] = {}
+        self._problem: tuple[str, str] | None = None
+        world.invariant("the quorum", self._check, every=_CHECK_EVERY_EVENTS)
+        world.invariant("partitions", self._check_partitions, every=_PARTITIONS_EVERY_EVENTS)
+
+    def _fail(self, name: str, problem: str) -> None:
+        self._world.fail(name, problem)
+
+    def _check(self) -> str | None:
+        if self._problem is not None:
+            self._fail(*self._problem)
+        for machine in self._world.machines.values():
+            quorum = quorum_of(machine)
+            if quorum is not None and not machine.is_damaged:
+                self._check_member(machine, quorum)
+        return None
+
+    def _check_member(self, machine: Machine, quorum: Quorum) -> None:
+        raft, number = quorum.raft, machine.number
+        life = self._lives.get(number)
+        if life is None or life.number != machine.lives:
+            life = self._lives[number] = _Life(machine.lives)
+            self._watch(machine)
+        if raft.epoch < life.epoch:
+            self._fail(EPOCH, f"{machine.name}: {raft.epoch} after {life.epoch}")
+        life.epoch = raft.epoch
+        # A full disk may have cut it; what was applied stays applied.
+        if raft.high_watermark < min(life.watermark, quorum.log.end):
+            self._fail(DECIDED, f"{machine.name}: {raft.high_watermark} after {life.watermark}")
+        if quorum.has_won:
+            me = (number, machine.lives)
+            other = self._leaders.setdefault(raft.epoch, me)
+            if other != me:
+                self._fail(ONE_LEADER, f"epoch {raft.epoch}: (node, life) {other} and {me}")
+        # One that was deposed, and has not heard of it, may lack what the next one decided.
+        is_newest = quorum.leads and raft.epoch == max(self._leaders)
+        if is_newest and quorum.log.end < self._decided:
+            self._fail(
+                WHOLE, f"{machine.name} ends at {quorum.log.end}, {self._decided} was decided"
+            )
+        life.watermark = raft.high_watermark
+        self._decided = max(self._decided, raft.high_watermark)
+
+    def _watch(self, machine: Machine) -> None:
+        """Hear of all that a process applies from now on."""
+        metadata = machine.node.broker.metadata
+        last = metadata.applied
+
+        def heard(records: Sequence[MetadataRecord]) -> None:
+            nonlocal last
+            if machine.is_damaged or self._problem is not None:
+                return
+            end = metadata.applied
+            if records:
+                self._compare_records(machine, last, end, records)
+            self._compare_image(machine, end, metadata.image)
+            last = end
+
+        metadata.on_applied(heard)
+        self._compare_image(machine, last, metadata.image)
+
+    def _compare_records(
+        self, machine: Machine, start: Offset, end: Offset, records: Sequence[MetadataRecord]
+    ) -> None:
+        content = b"".join(map(encode, records))
+        before = self._applied.setdefault(start, (end, content))
+        if before != (end, content):
+            self._problem = (
+                AGREE, f"{machine.name} has {list(records)} at {start}..{end}, another had others"
+            )  # fmt: skip
+
+    def _compare_image(self, machine: Machine, end: Offset, image: ClusterImage) -> None:
+        digest = blake2b(encode_snapshot(image), digest_size=16).digest()
+        if end in self._images:
+            if self._images[end] != digest:
+                self._problem = IMAGES, f"{machine.name} at {end}: {image!r} is another"
+            return
+        self._images[end] = digest
+        self._problem = self._problem or self._look_at(image)
+
+    def _look_at(self, image: ClusterImage) -> tuple[str, str] | None:
+        for node, broker in image.brokers.items():
+            if broker.broker_epoch < self._broker_epochs.get(node, 0):
+                # An image of an earlier offset, of a node that lags behind.
+                continue
+            self._broker_epochs[node] = broker.broker_epoch
+        for place in image.places.values():
+            state = place.partition
+            fenced = [n for n in sorted(state.in_sync) if not image.is_alive(n)]
+            if state.leader != NO_NODE and not image.is_alive(state.leader):
+                return FENCED, f"{place.name} is led by {state.leader}"
+            if fenced and len(state.in_sync) > 1:
+                return FENCED, f"{place.name}: {fenced} are in sync of {sorted(state.in_sync)}"
+        epochs = [broker.broker_epoch for broker in image.brokers.values()]
+        if len(set(epochs)) != len(epochs):
+            return BROKER_EPOCHS, f"two brokers share one: {sorted(epochs)}"
+        return None
+
+    def _check_partitions(self) -> str | None:
+        for machine in self._world.machines.values():
+            if not machine.is_up or machine.is_damaged:
+                continue
+            me = (machine.number, machine.lives)
+            for partition in machine.node.broker.partitions():
+                if partition.leader is not None:
+                    at = (partition.topic_id, partition.name.partition, partition.leader.epoch)
+                    other = self._partition_leaders.setdefault(at, me)
+                    if other != me:
+                        self._fail(PARTITION_LEADER, f"{at}: (node, life) {other} and {me}")
+        return None
+
+
+def quorum_of(machine: Machine) -> Quorum | None:
+    """The quorum's driver of a process that has come so far."""
+    broker: Broker | None = getattr(machine.node, "broker", None)
+    member = getattr(broker, "member", None)
+    quorum: Quorum | None = getattr(member, "quorum", None)
+    return quorum if quorum is not None and hasattr(quorum, "raft") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPace:
+    """How the administrators behave."""
+
+    clients: int = 4
+    think_seconds: float = 0.02
+    topics_each_max: int = 5
+    timeout_seconds: float = 5.0
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What its client knows of a topic."""
+
+    exists: bool | None = None
+    """None while that is not known: asked for, and not answered."""
+    partitions: set[int] = field(default_factory=set)
+    """How many there may be; more than one while a change is not answered."""
+    retention: set[str | None] = field(default_factory=lambda: {None})
+
+
+class QuorumLoad:
+    """Administrators at work on one cluster."""
+
+    def __init__(self, world: World, pace: AdminPace) -> None:
+        self.world = world
+        self.pace = pace
+        self.watch = QuorumWatch(world)
+        self.operations = 0
+        self.acknowledged = 0
+        self.topics: dict[str, _Topic] = {}
+        self._names = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: dict[int, None] = {}
+
+    def start(self) -> None:
+        for number in range(self.pace.clients):
+            self._spawn(number, self._administrate(number))
+
+    def _spawn(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self.world.client(f"client-{number + 1}").spawn(work)
+        task.add_done_callback(_raise)
+        self._tasks.append(task)
+
+    # What they do.
+
+    async def _administrate(self, number: int) -> None:
+        generator = self.world.fork(f"admin {number}")
+        mine: list[str] = []
+        while True:
+            client = self._new_client(number, generator)
+            try:
+                for _ in range(generator.randint(1, 20)):
+                    await self._one(client, generator, mine)
+                    self._waiting.pop(number, None)
+                    await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+            except TidelogError as error:
+                self.world.trace.note(f"client-{number + 1}", f"{type(error).__name__}: {error}")
+                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+            finally:
+                client.close()
+
+    def _new_client(self, number: int, generator: random.Random) -> AdminClient:
+        nodes = list(self.world.machines)
+        generator.shuffle(nodes)
+        return AdminClient(
+            ",".join(map(bootstrap, nodes)), timeout_seconds=self.pace.timeout_seconds,
+            network=self.world.client(f"client-{number + 1}").network,
+        )  # fmt: skip
+
+    async def _one(self, client: AdminClient, generator: random.Random, mine: list[str]) -> None:
+        roll = generator.random()
+        if not mine or (roll < 0.2 and len(mine) < self.pace.topics_each_max):
+            await self._create(client, generator, mine)
+        elif roll < 0.3:
+            await self._delete(client, generator.choice(mine), mine)
+        elif roll < 0.4:
+            await self._grow(client, generator.choice(mine))
+        elif roll < 0.7:
+            await self._configure(client, generator, generator.choice(mine))
+        else:
+            await client.topics()
+            self.operations += 1
+
+    async def _create(self, client: AdminClient, generator: random.Random, mine: list[str]) -> None:
+        self._names += 1
+        name = f"tide-{self._names}"
+        partitions = generator.randint(1, 3)
+        topic = self.topics[name] = _Topic(partitions={partitions})
+        mine.append(name)
+        replication = generator.choice((-1, 1))
+        await self._ask(
+            partial(client.create_topic, name, partitions=partitions, replication=replication),
+            fine=ErrorCode.topic_already_exists,
+        )
+        topic.exists = True
+
+    async def _delete(self, client: AdminClient, name: str, mine: list[str]) -> None:
+        topic = self.topics[name]
+        topic.exists = None
+        mine.remove(name)
+        await self._ask(
+            partial(client.delete_topic, name), fine=ErrorCode.unknown_topic_or_partition
+        )
+        topic.exists = False
+
+    async def _grow(self, client: AdminClient, name: str) -> None:
+        topic = self.topics[name]
+        if topic.exists is not True or len(topic.partitions) > 1:
+            return  # what it has is not known
+        count = min(topic.partitions) + 1
+        topic.partitions.add(count)
+        await self._ask(
+            partial(client.create_partitions, name, count), fine=ErrorCode.invalid_partitions
+        )
+        topic.partitions = {count}
+
+    async def _configure(self, client: AdminClient, generator: random.Random, name: str) -> None:
+        topic = self.topics[name]
+        if topic.exists is not True:
+            return
+        value = str(generator.randint(10**6, 10**9))
+        topic.retention.add(value)
+        await self._ask(
+            partial(
+                client.alter_configs,
+                Resource.TOPIC,
+                name,
+                [ConfigChange(name="retention.ms", value=value)],
+            )
+        )
+        topic.retention = {value}
+
+    async def _ask(
+        self, attempt: Callable[[], Coroutine[Any, Any, Any]], *, fine: ErrorCode | None = None
+    ) -> None:
+        """Once; `fine` is the refusal of what an earlier try has done already."""
+        try:
+            await attempt()
+        except Refused as error:
+            if error.code != fine:
+                raise
+        self.operations += 1
+        self.acknowledged += 1
+
+    # After healing.
+
+    def get_on(self, seconds_max: float) -> None:
+        """Nothing is broken any more: see that everybody gets on, then that nothing is missing."""
+        world = self.world
+        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
+        world.run_until(lambda: all(machine.is_up for machine in sound), seconds_max, name=LIVENESS)
+        self._waiting = dict.fromkeys(range(self.pace.clients))
+        world.run_until(lambda: not self._waiting, seconds_max, name=LIVENESS)
+        for task in self._tasks:
+            task.cancel()
+        world.run_until(lambda: self._is_settled(sound), seconds_max, name=LIVENESS)
+        world.check_now()
+        for machine in sound:
+            self._compare(machine)
+
+    def _is_settled(self, sound: list[Machine]) -> bool:
+        quorums = [quorum for machine in sound if (quorum := quorum_of(machine)) is not None]
+        if len(quorums) < len(sound) or not any(quorum.leads for quorum in quorums):
+            return False
+        images = [machine.node.broker.image for machine in sound]
+        ends = {machine.node.broker.metadata.applied for machine in sound}
+        numbers = [machine.number for machine in sound]
+        return len(ends) == 1 and all(image.is_alive(n) for image in images for n in numbers)
+
+    def _compare(self, machine: Machine) -> None:
+        known = machine.node.broker.image.topics
+        for name, topic in self.topics.items():
+            found = known.get(name)
+            if topic.exists is not None and topic.exists != (found is not None):
+                told = "exists" if topic.exists else "is deleted"
+                self.world.fail(ACKNOWLEDGED, f"{machine.name}: {name} {told}, as was answered")
+            if found is None or topic.exists is not True:
+                continue
+            if len(found.partitions) not in topic.partitions:
+                self.world.fail(
+                    ACKNOWLEDGED,
+                    f"{name} has {len(found.partitions)} partitions, not {topic.partitions}",
+                )
+            if found.config.get("retention.ms") not in topic.retention:
+                self.world.fail(
+                    ACKNOWLEDGED, f"{name} has {found.config}, not one of {topic.retention}"
+                )
+        strangers = [n for n in known if n not in self.topics and n not in INTERNAL_TOPICS]
+        if strangers:
+            self.world.fail(ACKNOWLEDGED, f"nobody asked for {strangers}")
+
+
+def _raise(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
