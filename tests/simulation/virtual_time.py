@@ -1,53 +1,36 @@
-"""An event loop whose time is a `SimulatedClock`: instead of waiting it moves the clock.
-
-A stand-in until `tidelog/simulation` has its own loop, with a network.
-"""
+"""One process on a virtual loop, whose time is a clock that the test may move as well."""
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from tidelog.simulation.host import SimulatedClock
+from tidelog.simulation.loop import VirtualLoop
 
 T = TypeVar("T")
 
 
-class _Jump:
-    """Stands where a selector would."""
-
-    def __init__(self, clock: SimulatedClock) -> None:
-        self._clock = clock
-
-    def select(self, timeout: float | None) -> list[Any]:
-        assert timeout is not None, "deadlock: everybody waits, and for nothing"
-        if timeout > 0:
-            self._clock.advance(timeout)
-        return []
-
-
-class VirtualTimeLoop(asyncio.BaseEventLoop):
-    """Knows timers and callbacks, no sockets. What goes wrong in a callback is kept in `errors`."""
+class VirtualTimeLoop(VirtualLoop):
+    """Moves the clock instead of waiting, and follows it when somebody else moves it."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
         self._clock = clock
-        self._clock_resolution = 1e-9
-        self._selector = _Jump(clock)
-        self.errors: list[BaseException] = []
-        self.set_exception_handler(self._keep_error)
+        self.now = clock.monotonic()
 
     def time(self) -> float:
         return self._clock.monotonic()
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def call_at(self, when: float, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        self.now = self._clock.monotonic()
+        return self.at(when, options.get("context") or copy_context(), *args)
 
-    def _write_to_self(self) -> None:
-        """Nobody sleeps."""
-
-    def _keep_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if "handle" in context:  # a callback; tasks hand their errors to who awaits them
-            self.errors.append(context["exception"])
+    def _advance(self, until: float) -> bool:
+        self.now = self._clock.monotonic()
+        moved = super()._advance(until)
+        self._clock.advance(self.now - self._clock.monotonic())
+        return moved
 
 
 def run(main: Coroutine[Any, Any, T], clock: SimulatedClock) -> T:
@@ -55,6 +38,7 @@ def run(main: Coroutine[Any, Any, T], clock: SimulatedClock) -> T:
     loop = VirtualTimeLoop(clock)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         result = runner.run(main)
-    if loop.errors:
-        raise loop.errors[0]
+    for failure in loop.errors:
+        if failure.message.startswith("in "):  # a callback; tasks hand theirs to who awaits them
+            raise failure.error
     return result

@@ -377,8 +377,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not heap or heap[0][0] > until:
             self.now = max(self.now, until) if until < math.inf else self.now
             return False
-        when = self.now = heap[0][0]
-        while heap and heap[0][0] == when:
+        now = self.now = max(self.now, heap[0][0])
+        while heap and heap[0][0] <= now:
             event = heapq.heappop(heap)[2]
             event._scheduled = False
             if event._cancelled:
