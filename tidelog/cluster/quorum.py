@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import crc32c
 import msgspec
 
 from tidelog.cluster.hub import Handler, Hub
@@ -170,8 +171,8 @@ class Quorum:
         except FileNotFoundError:
             return ElectionState()
         try:
-            return msgspec.json.decode(content, type=ElectionState)
-        except msgspec.MsgspecError as error:
+            return decode_state(content)
+        except ValueError as error:
             raise StorageError(
                 f"{self._state_path} is damaged ({error}): what this node promised is not known. "
                 "Start it with an empty directory and a new place in the quorum"
@@ -213,7 +214,7 @@ class Quorum:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Persist():
-                await self._persist(msgspec.json.encode(effect.state))
+                await self._persist(encode_state(effect.state))
             case Truncate():
                 self._wanted = None
                 _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
@@ -508,6 +509,20 @@ class Quorum:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def encode_state(state: ElectionState) -> bytes:
+    """One line of JSON, and its checksum on the next: a rotten promise must not be kept."""
+    line = msgspec.json.encode(state)
+    return b"%s\n%08x\n" % (line, crc32c.crc32c(line))
+
+
+def decode_state(content: bytes) -> ElectionState:
+    """ValueError if it is not what was written."""
+    line, _, rest = content.partition(b"\n")
+    if rest != b"%08x\n" % crc32c.crc32c(line):
+        raise ValueError("its checksum does not match")
+    return msgspec.json.decode(line, type=ElectionState)
 
 
 async def _complete(future: "asyncio.Future[None]") -> None:
