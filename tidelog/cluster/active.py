@@ -41,6 +41,7 @@ class ActiveController:
         member.on_lead(self._begin)
         member.on_follow(self._end)
         member.on_gone(self._on_gone)
+        member.on_down(self._on_down)
 
     def start(self) -> None:
         """Begin to listen: the node knows its cluster now."""
@@ -163,7 +164,11 @@ class ActiveController:
             self._member.quorum.spawn(self._look_for(node))
 
     async def _look_for(self, node: NodeId) -> None:
-        if await self._member.hub.is_down(node) and self._member.quorum.leads:
+        if await self._member.hub.is_down(node):
+            self._on_down(node)
+
+    def _on_down(self, node: NodeId) -> None:
+        if self._member.quorum.leads:
             _log.info("the process of node %d is gone", node)
             self.controller.gone(node)
             self._wake.set()

@@ -31,6 +31,8 @@ FILE_NAME: Final = "quorum-formed"
 _ASK_SECONDS: Final = 0.2
 _ASK_SECONDS_MAX: Final = 1.0
 _SAY_SECONDS: Final = 5.0
+_REFUSED_SECONDS: Final = 10.0
+"""A refusal may pass, as that of a node whose last process still has a lease; not one so old."""
 
 
 class Formed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +96,11 @@ class Formation:
     async def join(self, hub: Hub) -> Formed:
         """Form a quorum with the others, or adopt the one that is there; however long it takes."""
         self.formed = await self._host.offload.run(partial(read_formed, self._host, self._root))
-        said_at = self._host.clock.monotonic()
+        said_at = began_at = self._host.clock.monotonic()
         while self.formed is None:
-            peers, problems = await self._ask_all(hub)
+            peers, problems, refusal = await self._ask_all(hub)
+            if refusal is not None and self._host.clock.monotonic() - began_at > _REFUSED_SECONDS:
+                raise refusal
             formed = decide(self.introduction(), peers, tuple(self._quorum))
             if formed is not None:
                 await self._host.offload.run(partial(write_formed, self._host, self._root, formed))
@@ -108,7 +112,7 @@ class Formation:
             await asyncio.sleep(_ASK_SECONDS)
         return self.formed
 
-    async def _ask_all(self, hub: Hub) -> tuple[list[IAm], list[str]]:
+    async def _ask_all(self, hub: Hub) -> tuple[list[IAm], list[str], PeerRefused | None]:
         others = [node for node in self._quorum if node != self.me.key.id]
         asked = WhoAreYou(quorum=tuple(self._quorum))
         answers = await asyncio.gather(
@@ -116,8 +120,10 @@ class Formation:
             return_exceptions=True,
         )
         peers = [answer for answer in answers if isinstance(answer, IAm)]
-        problems = []
+        problems, refusal = [], None
         for node, answer in zip(others, answers, strict=True):
+            if isinstance(answer, PeerRefused):
+                refusal = answer
             if isinstance(answer, PeerUnreachable | PeerRefused):
                 problems.append(f"start node {node} at {self._quorum[node]} ({answer})")
             elif isinstance(answer, BaseException):
@@ -127,7 +133,7 @@ class Formation:
                     f"node {node} was started with --quorum of nodes {sorted(answer.quorum)}, this "
                     f"one of {sorted(self._quorum)}; start both with the same"
                 )
-        return peers, problems
+        return peers, problems, refusal
 
 
 def decide(me: IAm, peers: Sequence[IAm], quorum: Sequence[NodeId]) -> Formed | None:

@@ -27,7 +27,7 @@ from tidelog.log.directory import DataDirectory, Identity, encode_id
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import Endpoint, Epoch, NodeId
-from tidelog.peers.wire import Welcome
+from tidelog.peers.wire import Hello, Welcome
 from tidelog.raft.messages import SnapshotId
 from tidelog.raft.state import Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
@@ -83,6 +83,7 @@ class Member:
         self._taking_snapshot = False
         self._lead_calls: list[Callable[[Epoch], None]] = []
         self._gone_calls: list[Callable[[NodeId], None]] = []
+        self._down_calls: list[Callable[[NodeId], None]] = []
         self._follow_calls: list[Callable[[Epoch, NodeId | None], None]] = []
         self._handlers: dict[type[msgspec.Struct], Handler] = {
             **self.quorum.handlers(),
@@ -107,6 +108,10 @@ class Member:
         """Call `call` when a peer's connection to this node is lost."""
         self._gone_calls.append(call)
 
+    def on_down(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when a peer's process is known to be gone."""
+        self._down_calls.append(call)
+
     # Starting.
 
     async def open(self) -> None:
@@ -118,8 +123,11 @@ class Member:
             self._begin_from(self._snapshot, records)
         await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
         self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
+        self.hub.on_hello(self._check_hello)
         for call in self._gone_calls:
             self.hub.on_gone(call)
+        for call in self._down_calls:
+            self.hub.on_down(call)
         self.metadata.join(self.quorum, self.hub)
         self.metadata.on_applied(self._count)
 
@@ -171,6 +179,17 @@ class Member:
             cluster=self.identity.cluster_id if self._is_formed else None,
             node=self.me.key.id, directory=self.me.key.directory,
         )  # fmt: skip
+
+    def _check_hello(self, hello: Hello) -> str | None:
+        """Refuse a second node of a number while the first one lives."""
+        known = self.metadata.image.brokers.get(hello.node)
+        if known is None or known.fenced or known.directory == hello.directory:
+            return None
+        return (
+            f"two nodes have the id {hello.node}: one runs at {known.peer} with the data directory "
+            f"{known.directory}, this one has {hello.directory}. Give this one another --node-id; "
+            "or, if it replaces the other one, stop that first"
+        )
 
     def where(self, node: NodeId) -> list[Endpoint]:
         """Where a peer may be: as it registered, as the quorum says, or as configured."""

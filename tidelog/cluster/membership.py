@@ -119,8 +119,10 @@ class Membership:
                 leader, Register(registration=self._registration), RegisterAnswer,
                 seconds_max=_ASK_SECONDS_MAX,
             )  # fmt: skip
-        except (PeerUnreachable, PeerRefused) as error:
+        except PeerUnreachable as error:
             return error
+        except PeerRefused as error:
+            return Refused(str(error))
         if answer.problem is not None:
             final = (DuplicateBrokerRegistration.code, InconsistentClusterId.code)
             return (Refused if answer.code in final else PeerUnreachable)(answer.problem)

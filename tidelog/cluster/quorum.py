@@ -24,7 +24,7 @@ from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChan
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.steps import DiskFull, is_full
-from tidelog.model import Epoch, NodeId, Offset
+from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
@@ -121,6 +121,8 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._leads_since: Offset | None = None
+        """Where this node's epoch begins, if it leads; -1 once that is committed."""
+        self._lead_epoch: Epoch = NO_EPOCH
         self._partings: list[asyncio.Task[None]] = []
         self.refusal: str | None = None
         """Why the log has no room; until something can be committed again."""
@@ -370,6 +372,7 @@ class Quorum:
             [LeaderChanged(epoch=effect.epoch, leader=self.me.key.id, voters=voters)], effect.epoch
         )
         self._leads_since = entry.end
+        self._lead_epoch = effect.epoch
         _log.info("node %d leads the quorum in epoch %d", self.me.key.id, effect.epoch)
 
     def _follow(self, effect: Follow) -> None:
@@ -406,9 +409,9 @@ class Quorum:
         """
         if self.refusal is not None:
             raise StorageError(self.refusal)
-        if self._leads_since != -1:
+        if not self.leads:
             raise NotController("this node does not lead the quorum")
-        entry = self._append(records, self.raft.epoch)
+        entry = self._append(records, self._lead_epoch)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commits.append((entry.end, future))
         await future
@@ -416,13 +419,18 @@ class Quorum:
 
     @property
     def has_won(self) -> bool:
-        """Whether this node leads, and has written down that it voted for itself."""
-        return self._leads_since is not None
+        """Whether this node leads, and has written down that it voted for itself.
+
+        The machine may know better already while what follows is still being written down: a
+        deposed leader must not append another record, least of all in its successor's epoch.
+        """
+        raft = self.raft
+        return self._leads_since is not None and raft.is_leader and raft.epoch == self._lead_epoch
 
     @property
     def leads(self) -> bool:
         """Whether this node leads, and everything decided before is committed and handed on."""
-        return self._leads_since == -1
+        return self._leads_since == -1 and self.has_won
 
     # Snapshots.
 

@@ -1,0 +1,271 @@
+"""Three nodes that keep one metadata log, told as stories."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tidelog.client.admin import AdminClient
+from tidelog.cluster import member
+from tidelog.faces.node import Node
+from tidelog.host import Host, Path
+from tidelog.raft.state import Role
+from tidelog.simulation.nodes import DATA, bootstrap, real_node
+from tidelog.simulation.quorum import QuorumWatch, quorum_of
+from tidelog.simulation.world import World
+
+SECONDS_MAX = 30.0
+
+
+def quorum_text(nodes: int) -> str:
+    return ",".join(f"{n}@node-{n}:9192" for n in range(1, nodes + 1))
+
+
+def make_world(seed: int = 7, nodes: int = 3) -> World:
+    factory = partial(real_node, quorum=quorum_text(nodes))
+    world = World(seed, nodes=nodes, node_factory=factory)
+    QuorumWatch(world)
+    return world
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with make_world() as world:
+        world.start()
+        yield world
+
+
+def controller(world: World) -> int | None:
+    """The node that decides, if one of them knows that it does."""
+    for number, machine in world.machines.items():
+        quorum = quorum_of(machine)
+        if quorum is not None and quorum.leads and not machine.is_paused:
+            return number
+    return None
+
+
+def another_leads(world: World, than: int) -> bool:
+    return controller(world) not in (None, than)
+
+
+async def create(world: World, name: str, node: int) -> None:
+    network = world.client("story").network
+    async with AdminClient(bootstrap(node), network=network, timeout_seconds=10.0) as client:
+        await client.create_topic(name, partitions=3)
+
+
+def knows(world: World, node: int, name: str) -> bool:
+    return world.is_up(node) and name in world.node(node).broker.image.topics
+
+
+def wipe(world: World, node: int) -> None:
+    """Give the machine an empty disk."""
+    disk = world.machines[node].disk
+    disk.remove_tree(Path(DATA))
+    disk.sync_everything(Path("/"))
+
+
+def test_a_topic_made_at_any_node_is_known_to_all(world):
+    for node in (1, 2, 3):
+        world.do(create(world, f"made-at-{node}", node))
+
+    for node in (1, 2, 3):
+        for at in (1, 2, 3):
+            world.run_until(lambda n=node, a=at: knows(world, n, f"made-at-{a}"), SECONDS_MAX)
+
+
+@pytest.mark.parametrize("fault", ["crash", "pause", "isolate", "lose_power"])
+def test_another_node_decides_when_the_controller_is_gone(world, fault):
+    old = controller(world)
+    assert old is not None
+
+    getattr(world, fault)(old)
+    world.run_until(lambda: another_leads(world, old), SECONDS_MAX)
+    survivor = next(node for node in (1, 2, 3) if node != old)
+    world.do(create(world, "meanwhile", survivor))
+
+    if fault in ("crash", "lose_power"):
+        world.restart(old)
+    elif fault == "pause":
+        world.resume(old)
+    world.heal()
+    world.run_until(lambda: knows(world, old, "meanwhile"), SECONDS_MAX)
+
+
+def test_a_dead_controller_is_replaced_sooner_than_any_timeout(world):
+    old = controller(world)
+    assert old is not None
+    died_at = world.now
+
+    world.crash(old)
+    world.run_until(lambda: another_leads(world, old), SECONDS_MAX)
+
+    assert world.now - died_at < 0.5, "its connections were closed: nobody had to wait"
+
+
+def test_a_dead_broker_is_fenced_at_once_and_a_silent_one_when_its_lease_ends(world):
+    leader = controller(world)
+    assert leader is not None
+    dead, silent = (node for node in (1, 2, 3) if node != leader)
+    image = world.node(leader).broker.image
+
+    began_at = world.now
+    world.pause(silent)
+    world.run_until(lambda: not image.is_alive(silent), SECONDS_MAX)
+    assert world.now - began_at > 1.0
+    world.resume(silent)
+    world.run_until(lambda: image.is_alive(silent), SECONDS_MAX)
+
+    began_at = world.now
+    world.crash(dead)
+    world.run_until(lambda: not image.is_alive(dead), SECONDS_MAX)
+    assert world.now - began_at < 0.5
+
+
+def test_a_node_that_stops_lets_others_lead_first(world):
+    world.do(create(world, "tide", 1))
+    leader = controller(world)
+    assert leader is not None
+    other = next(node for node in (1, 2, 3) if node != leader)
+    image = world.node(leader).broker.image
+
+    world.stop(other)
+    world.run_until(lambda: not world.is_up(other), SECONDS_MAX)
+
+    assert not image.led.get(other)
+
+
+def test_nothing_is_decided_without_a_majority_and_all_is_well_with_one_again(world):
+    leader = controller(world)
+    assert leader is not None
+    others = [node for node in (1, 2, 3) if node != leader]
+    for node in others:
+        world.crash(node)
+    world.run(seconds=10)
+    assert controller(world) is None, "it resigned"
+
+    world.restart(others[0])
+    world.run_until(lambda: controller(world) is not None, SECONDS_MAX)
+    world.run_until(lambda: world.is_up(others[0]), SECONDS_MAX)
+    world.do(create(world, "again", others[0]))
+
+
+def test_everything_decided_survives_losing_power_everywhere(world):
+    world.do(create(world, "kept", 2))
+
+    world.lose_power_everywhere()
+    world.run(seconds=1)
+    world.start()
+
+    for node in (1, 2, 3):
+        world.run_until(lambda n=node: knows(world, n, "kept"), SECONDS_MAX)
+
+
+def test_a_wiped_disk_follows_and_does_not_vote(world):
+    world.do(create(world, "kept", 1))
+    old = world.node(2).broker.member.me.key
+    world.crash(2)
+    wipe(world, 2)
+
+    world.restart(2)
+    world.run_until(lambda: knows(world, 2, "kept"), SECONDS_MAX)
+
+    raft = world.node(2).broker.member.quorum.raft
+    assert raft.role is Role.OBSERVER
+    assert old in raft.voters and world.node(2).broker.member.me.key != old
+
+
+def test_two_wiped_disks_cannot_outvote_the_one_that_remembers(world):
+    world.do(create(world, "kept", 1))
+    for node in (2, 3):
+        world.crash(node)
+        wipe(world, node)
+        world.restart(node)
+
+    world.run(seconds=20)
+
+    assert controller(world) is None
+    assert knows(world, 1, "kept")
+
+
+def test_clocks_an_hour_apart_change_nothing(world):
+    world.jump_clock(1, 3600)
+    world.jump_clock(2, -3600)
+    before = controller(world)
+
+    world.run(seconds=10)
+    world.do(create(world, "on-time", 3))
+
+    assert controller(world) == before, "no lease and no election looks at the wall clock"
+
+
+def test_a_node_far_behind_is_sent_a_snapshot(monkeypatch):
+    monkeypatch.setattr(member, "SNAPSHOT_RECORDS", 20)
+    with make_world() as world:
+        world.start()
+        leader = controller(world)
+        assert leader is not None
+        behind = next(node for node in (1, 2, 3) if node != leader)
+        world.crash(behind)
+        for number in range(60):
+            world.do(create(world, f"topic-{number}", leader))
+
+        world.restart(behind)
+        world.run_until(lambda: knows(world, behind, "topic-59"), SECONDS_MAX)
+
+        broker = world.node(behind).broker
+        assert broker.member.log.log.start > 0, "the beginning of the log came as a snapshot"
+        assert broker.image == world.node(leader).broker.image
+        world.crash(behind)
+        world.restart(behind)
+        world.run_until(lambda: knows(world, behind, "topic-0"), SECONDS_MAX)
+
+
+def test_a_second_node_with_the_same_number_is_refused():
+    """Machine 4 is configured as node 3, on a disk of its own."""
+
+    def factory(host: Host, number: int) -> Node:
+        node = real_node(host, number, quorum=quorum_text(3), peer=f"node-{number}:9192")
+        return Node(host, replace(node.config, node_id=3)) if number == 4 else node
+
+    with World(3, nodes=4, node_factory=factory, keep_trace=True) as world:
+        for node in (1, 2, 3):
+            world.restart(node)
+        world.run_until(lambda: all(world.is_up(node) for node in (1, 2, 3)), SECONDS_MAX)
+
+        world.restart(4)
+        world.run(seconds=20)
+
+        refusal = next(line for line in world.trace.lines() if "cannot start" in line)
+        assert "two nodes" in refusal
+        assert "--node-id" in refusal
+        assert all(world.is_up(node) for node in (1, 2, 3))
+
+
+@pytest.mark.parametrize("nodes", [1, 5, 7])
+def test_quorums_of_other_sizes_decide_too(nodes):
+    with make_world(nodes=nodes) as world:
+        world.start()
+        survives = (nodes - 1) // 2
+        for node in range(1, survives + 1):
+            world.crash(node)
+        world.run_until(
+            lambda: controller(world) not in (None, *range(1, survives + 1)), SECONDS_MAX
+        )
+
+        world.do(create(world, "tide", nodes))
+
+
+def test_a_node_that_is_not_of_the_quorum_follows_it():
+    def factory(host: Host, number: int) -> Node:
+        return real_node(host, number, quorum=quorum_text(3), peer=f"node-{number}:9192")
+
+    with World(3, nodes=4, node_factory=factory) as world:
+        QuorumWatch(world)
+        world.start()
+
+        world.do(create(world, "tide", 4))
+
+        assert knows(world, 4, "tide")
+        assert world.node(4).broker.member.quorum.raft.role is Role.OBSERVER
