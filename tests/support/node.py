@@ -21,9 +21,11 @@ class NodeProcess:
 
     def __init__(self, data: Path, settings: dict[str, Any] | None = None) -> None:
         self.data = data
-        self._settings = settings or {}
+        self._settings = {"http": "127.0.0.1:0"} | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
+        self.http = ""
+        """HOST:PORT, another one with every start; empty without an HTTP face."""
         self.log = data.parent / (data.name + ".log")
         """The node's standard error, of all its starts."""
 
@@ -68,6 +70,7 @@ class NodeProcess:
         ready = self._read_ready_line()
         fields = dict(field.split("=", 1) for field in ready.split()[1:])
         self._port = int(fields["kafka"].rpartition(":")[2])
+        self.http = fields.get("http", "")
 
     def _read_ready_line(self) -> str:
         assert self._process is not None

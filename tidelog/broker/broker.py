@@ -59,6 +59,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
+from tidelog.raft.machine import Raft
 from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
 
@@ -91,6 +92,8 @@ class Broker:
         self.node_id = config.node_id
         self.endpoint = config.kafka_endpoint
         """Where clients reach this node; the face replaces it once it knows its port."""
+        self.http: Endpoint | None = None
+        """Where others reach this node's HTTP face; set by it."""
         self.budget = TailBudget(config.tail_max_bytes)
         self._on_fatal = on_fatal
         self._directory = DataDirectory(host, Path(config.data))
@@ -184,7 +187,7 @@ class Broker:
             cluster_id=self.identity.cluster_id, node=self.node_id,
             incarnation=self.host.new_id().hex, directory=me.key.directory,
             kafka=self.advertised, peer=Endpoint(host=me.host, port=me.port),
-            rack=self.config.rack or None, clean=self._directory.was_clean,
+            http=self.http, rack=self.config.rack or None, clean=self._directory.was_clean,
         )  # fmt: skip
 
     def _reports(self) -> dict[int, ReplicaReport]:
@@ -265,6 +268,12 @@ class Broker:
         if self.config.kafka_advertised:
             return Endpoint.parse(self.config.kafka_advertised)
         return self.endpoint
+
+    @property
+    def quorum(self) -> Raft | None:
+        """This node's part in the quorum; None until it has found it."""
+        member = getattr(self, "member", None)
+        return None if member is None else getattr(member.quorum, "raft", None)
 
     @property
     def active_controller(self) -> NodeId:

@@ -28,18 +28,19 @@ DEFAULT_SOURCE: Final = 5
 TOPIC_SOURCE: Final = 1
 
 
-def _brokers(broker: Broker, id_name: str) -> list[dict[str, Any]]:
-    """The brokers that clients can connect to."""
+def _brokers(broker: Broker, id_name: str, *, fenced_too: bool = False) -> list[dict[str, Any]]:
+    """The brokers that clients can connect to, or all that the cluster knows."""
     return [
         {
             id_name: known.node,
             "host": known.kafka.host,
             "port": known.kafka.port,
             "rack": known.rack,
+            "is_fenced": known.fenced,
         }
         for known in broker.image.brokers.values()
-        if not known.fenced
-    ]  # fmt: skip
+        if fenced_too or not known.fenced
+    ]
 
 
 def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -49,7 +50,9 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
         "endpoint_type": getattr(request, "endpoint_type", 1),
         "cluster_id": broker.identity.cluster_id,
         "controller_id": broker.active_controller,
-        "brokers": _brokers(broker, "broker_id"),
+        "brokers": _brokers(
+            broker, "broker_id", fenced_too=getattr(request, "include_fenced_brokers", False)
+        ),
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }
 

@@ -26,7 +26,11 @@ class NodeConfig:
     kafka_advertised: str = setting(
         "", "HOST:PORT that clients are told to use, when it is not the one listened on."
     )
-    http: str = setting("127.0.0.1:8080", "HOST:PORT of the HTTP face, which is not served yet.")
+    http: str = setting(
+        "127.0.0.1:8080",
+        "HOST:PORT of the HTTP face; empty for none. If only the default's port is taken, the node "
+        "goes without.",
+    )
     peer: str = setting(
         "",
         "HOST:PORT for the other nodes of a cluster; empty for this node's address in `quorum`. "
@@ -134,6 +138,12 @@ class NodeConfig:
         50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    http_chosen: bool = False
+    """Whether somebody set `http`: then it is served there, or the node does not start."""
+
+    @property
+    def http_endpoint(self) -> Endpoint | None:
+        return Endpoint.parse(self.http) if self.http else None
 
     @property
     def kafka_endpoint(self) -> Endpoint:
@@ -230,7 +240,7 @@ def _parse(values: Mapping[str, object]) -> NodeConfig:
         defaults = topic_config(for_topics, TopicConfig())
     except ConfigError as error:
         raise ConfigError(f"{TOPIC_DEFAULT_PREFIX}{error}") from None
-    return dataclasses.replace(config, topic_defaults=defaults)
+    return dataclasses.replace(config, topic_defaults=defaults, http_chosen="http" in values)
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:

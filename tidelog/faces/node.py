@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests import Requests
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
+from tidelog.faces.http.listener import HttpListener
 from tidelog.faces.kafka import KafkaListener
 from tidelog.host import Host, allow_many_files, keep_memory, system_host
 from tidelog.model import Endpoint
@@ -40,15 +42,57 @@ class Node:
             asyncio.get_running_loop().create_future()
         )
         self.broker = Broker(host, config, self._on_fatal)
+        self.is_serving = False
+        """Whether Kafka clients are served: from the end of a start to the beginning of a stop."""
+        self.is_stopping = False
         self._host = host
         self._listener: KafkaListener | None = None
+        self._http: HttpListener | None = None
 
     @property
     def kafka(self) -> Endpoint:
         """Where Kafka clients connect."""
         return self.broker.endpoint
 
+    @property
+    def http(self) -> Endpoint | None:
+        """Where HTTP clients connect; None if they cannot."""
+        return self.config.http_endpoint
+
     async def start(self) -> None:
+        await self._start_http()  # first: it tells what a start is waiting for
+        try:
+            await self._start()
+        except BaseException:
+            if self._http is not None:
+                self._http.close()
+            raise
+
+    async def _start_http(self) -> None:
+        """Serve HTTP where it was asked for; at the default, unless somebody else is there."""
+        at, bound = self.config.http_endpoint, None
+        if at is not None:
+            http = HttpListener(self._host, self)
+            try:
+                bound = await http.start(at)
+            except OSError as error:
+                if self.config.http_chosen:
+                    raise CannotListen(
+                        f"cannot listen on {at} ({error.strerror or error}); choose another --http"
+                    ) from error
+                _log.warning(
+                    "no HTTP: cannot listen on %s (%s); choose another place with --http",
+                    at, error.strerror or error,
+                )  # fmt: skip
+            else:
+                self._http = http
+                host = self.broker.advertised.host if at.host in _WILDCARDS else at.host
+                self.broker.http = Endpoint(host=host, port=bound.port)
+        # What the node says of its settings is what came of them.
+        self.config = replace(self.config, http=str(bound or ""))
+        self.broker.config = self.broker.started_with = self.config
+
+    async def _start(self) -> None:
         at = self.config.kafka_endpoint
         try:
             await self.broker.open()
@@ -70,6 +114,7 @@ class Node:
             ) from error
         await self.broker.begin()
         listener.open()
+        self.is_serving = True
         if at.host in _WILDCARDS and not self.config.kafka_advertised:
             _log.warning(
                 "clients elsewhere will be told to connect to %s; set kafka.advertised to an "
@@ -78,6 +123,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what was begun, let the clients go, and leave a clean directory."""
+        self.is_stopping, self.is_serving = True, False
         if self._listener is not None:
             self._listener.close()
         if self.failure.done():
@@ -88,6 +134,8 @@ class Node:
             await self._listener.stop()
         if not self.failure.done():
             await self.broker.stop()
+        if self._http is not None:
+            await self._http.stop()
 
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failure.done():
@@ -135,7 +183,8 @@ async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     if not node.failure.done():
         gc.collect()
         gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
-        announce(f"ready kafka={node.kafka} node={config.node_id} data={config.data}")
+        http = f" http={node.http}" if node.http else ""
+        announce(f"ready kafka={node.kafka}{http} node={config.node_id} data={config.data}")
     await asyncio.wait([stopped, node.failure], return_when=asyncio.FIRST_COMPLETED)
     if node.failure.done():
         _log.critical("the disk failed (%s); stopping at once", node.failure.result())

@@ -6,11 +6,11 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.broker.broker import deleted_topics
-from tidelog.controller.records import TopicCreated, TopicDeleted
+from tidelog.controller.records import BrokerRegistered, TopicCreated, TopicDeleted
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
-from tidelog.model import TopicPartition
+from tidelog.model import Endpoint, TopicPartition
 from tidelog.simulation.host import simulated_host
 from tidelog.wire.apis import APIS, Api
 
@@ -470,3 +470,22 @@ def test_the_cluster_is_described():
             assert answer.cluster_id == node.broker.identity.cluster_id
 
     on_a_node(story, rack="r1")
+
+
+def test_a_fenced_broker_is_shown_to_those_who_ask_for_it():
+    async def story(node):
+        registered = BrokerRegistered(
+            node=2, incarnation="x", broker_epoch=9, directory="d",
+            kafka=Endpoint(host="h2", port=9092), peer=Endpoint(host="h2", port=9192),
+        )  # fmt: skip
+        node.broker.image.apply(registered)
+
+        async def brokers(version, **fields):
+            answer = await node.ask(Api.DESCRIBE_CLUSTER, version, **fields)
+            return [(b.broker_id, getattr(b, "is_fenced", None)) for b in answer.brokers]
+
+        assert await brokers(1) == [(1, None)]
+        assert await brokers(2) == [(1, False)]
+        assert await brokers(2, include_fenced_brokers=True) == [(1, False), (2, True)]
+
+    on_a_node(story)

@@ -1,0 +1,15 @@
+"""The HTTP face: health, and the cluster as one document.
+
+    listener.py     the socket, from the first moment of a start; cheap to import
+    server.py       uvicorn's connections, with limits of ours
+    app.py          Starlette: routes, request ids, limits, errors
+    problems.py     errors as application/problem+json (RFC 9457)
+    health.py       whether a node can serve, and why not
+    cluster.py      GET /v1/cluster, built in slices
+
+Rule 1: it runs in the node's own event loop and owns no state. Nothing in it may keep the loop for
+        more than a few milliseconds: Kafka's clients wait meanwhile.
+Rule 2: Starlette and uvicorn are imported by the first connection, in a thread; a node whose HTTP
+        face nobody uses pays for a socket and nothing else.
+Rule 3: every error is a problem document that says what to do, with the id of the request.
+"""
