@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.raft_cluster import Cluster, Disk, Node, Swarm
+from tests.support.raft_cluster import Cluster
+from tests.support.raft_world import Disk, Node, Swarm
 from tidelog.model import Epoch, Offset
 from tidelog.raft import changes
 from tidelog.raft.elections import Elections, Stance

@@ -12,7 +12,7 @@ from tidelog.raft.messages import Answer, ElectionState, Request, Vote, VoteAnsw
 from tidelog.raft.voters import ReplicaKey, VoterSet
 
 if TYPE_CHECKING:
-    from tests.support.raft_cluster import Node
+    from tests.support.raft_world import Node
 
 
 class Violation(AssertionError):

@@ -24,8 +24,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tests.support.raft import key, voter
-from tests.support.raft_cluster import Disk
 from tests.support.raft_invariants import Record
+from tests.support.raft_world import Disk
 from tidelog.errors import BrokerError
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.raft.machine import Raft
