@@ -20,12 +20,13 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 WAIT_SECONDS_MAX: Final = 60.0
 UNACKNOWLEDGED_MAX: Final = 1000
 
-QUICK: Final = {
+QUICK: Final[dict[str, str | int | float]] = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 100,
     "socket.timeout.ms": 10_000,
+    "metadata.recovery.strategy": "none",  # to begin from the bootstrap servers takes a second
     "log_level": 0,
 }
 """A client that comes back at once when its node does."""
@@ -44,10 +45,23 @@ class Load(threading.Thread):
     `acknowledged[partition]` holds (offset, number) in the order in which the promises came.
     """
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        seed: int,
+        *,
+        per_second_max: float = float("inf"),
+        unacknowledged_max: int = UNACKNOWLEDGED_MAX,
+    ) -> None:
+        """A pause is not made up for: after it, the load goes on at the same rate."""
         super().__init__(name=name, daemon=True)
         self._topic = topic
         self._partitions = partitions
+        self._pause_seconds = 1 / per_second_max
+        self._unacknowledged_max = unacknowledged_max
         self._random = random.Random(f"{seed} {name}")
         self._producer = Producer(
             {
@@ -68,7 +82,13 @@ class Load(threading.Thread):
         self.count_acknowledged = 0
         self.failure: str | None = None
 
-    def value(self, number: int) -> bytes:
+    def partition(self, number: int) -> int:
+        return self._random.randrange(self._partitions)
+
+    def key(self, number: int) -> bytes | None:
+        return None
+
+    def value(self, number: int) -> bytes | None:
         """Some hundred bytes, hard to compress, behind the producer's name and the number."""
         noise = random.Random(number).randbytes(number % 600)
         return b"%s:%d:" % (self.name.encode(), number) + noise
@@ -80,15 +100,18 @@ class Load(threading.Thread):
             self._fail(repr(error))
 
     def _run(self) -> None:
-        number = 0
+        number, due = 0, time.monotonic()
         while not self._stopping.is_set() and self.failure is None:
-            if len(self._producer) >= UNACKNOWLEDGED_MAX:
+            is_early = due > time.monotonic()
+            if is_early or len(self._producer) >= self._unacknowledged_max:
                 self._producer.poll(0.01)
                 continue
-            partition = self._random.randrange(self._partitions)
+            # Polls last as long as a few records take: those may follow at once.
+            due = max(due, time.monotonic() - 0.02) + self._pause_seconds
+            partition = self.partition(number)
             self.sent[partition].append(number)
             self._producer.produce(
-                self._topic, self.value(number), partition=partition,
+                self._topic, self.value(number), key=self.key(number), partition=partition,
                 on_delivery=partial(self._delivered, number),
             )  # fmt: skip
             number += 1
@@ -131,6 +154,11 @@ class Load(threading.Thread):
         self.join(WAIT_SECONDS_MAX + 5)
         assert not self.is_alive()
         assert self.failure is None, self.failure
+
+    def abandon(self) -> None:
+        """End without a word, whatever is in flight; for when the test has failed or is done."""
+        self._fail("abandoned")
+        self._producer.purge()
 
 
 def read_back(bootstrap: str, topic: str, partition: int) -> list[tuple[int, bytes]]:

@@ -1,6 +1,6 @@
 """A real node in a process of its own, on a free port, for tests with real clients.
 
-It can be stopped, killed and started again, on the same port and data; leaving it kills it.
+It can be frozen, stopped, killed and started again, on the same port and data; leaving it kills it.
 """
 
 import os
@@ -14,6 +14,12 @@ from typing import Any
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
+
+TIDELOG = (
+    "import sys; sys.modules['hypothesis'] = None; "
+    "from tidelog.faces.cli import main; sys.exit(main())"
+)
+"""`tidelog` as users have it. kio would load hypothesis, and half of a start would be that."""
 
 
 class NodeProcess:
@@ -62,7 +68,7 @@ class NodeProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "tidelog.faces.cli", "start",
+                    sys.executable, "-c", TIDELOG, "start",
                     "--data", str(self.data), "--kafka", f"127.0.0.1:{self._port}", *settings,
                 ],
                 stdout=subprocess.PIPE, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -90,6 +96,16 @@ class NodeProcess:
         assert line.startswith("ready "), line
         return line
 
+    def freeze(self) -> None:
+        """SIGSTOP: nothing moves any more when this returns. Then `thaw` it, or end it."""
+        os.kill(self.pid, signal.SIGSTOP)
+        # The kernel reports a stop once the last thread stands, even one that was in a disk's call.
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "the node ended by itself"
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL: no chance to finish anything."""
         self._end(signal.SIGKILL)
@@ -101,6 +117,7 @@ class NodeProcess:
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
         self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)  # frozen, it would not hear of it
         code = self._process.wait(STOP_SECONDS_MAX)
         if self._process.stdout is not None:
             self._process.stdout.close()
