@@ -253,7 +253,9 @@ class Raft(Elections):
                     self._resign(now)
             case _:
                 assert_never(event)
-        self._do_what_is_due(now)
+        # One append may come as several events; nothing is decided in the middle of them.
+        if self.is_leader or not isinstance(event, Appended | VotersFound):
+            self._do_what_is_due(now)
         self.deadline = self._stance.deadline
         return self._out
 

@@ -326,12 +326,27 @@ def test_nobody_stands_while_batches_are_on_their_way_to_the_disk():
     assert one.role() is Role.PROSPECTIVE
 
 
+def test_nothing_is_decided_in_the_middle_of_an_append():
+    """Batches of two epochs, the second with another set of voters, come as three events."""
+    one = follower(nodes=[1, 2], state=ElectionState(epoch=4))
+    answered(one, data=b"records", offset=0)
+    one.now += 9.0
+
+    assert one.step(Appended(end=2, epoch=3, start=0)) == []
+    assert one.step(VotersFound(1, voters(1))) == []
+    assert one.step(Appended(end=3, epoch=5, start=2)) == []
+    one.step(VotersFound(2, voters(1, 2)))
+    one.wait(0.0)
+
+    assert under_way(one).offset == 3
+
+
 def test_an_append_that_failed_is_asked_for_again_later():
     one = follower()
     answered(one, data=b"records")
 
     one.step(Appended(end=0, epoch=1, start=0))
-    assert not one.sent(Fetch)
+    assert one.wait(0.02) == []
     one.wait(0.1)
 
     assert under_way(one).offset == 0
