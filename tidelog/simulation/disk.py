@@ -249,16 +249,17 @@ class SimulatedDisk:
             self._change([(self._directory(path.parent), path.name, _Directory())])
 
     def rename(self, source: Path, target: Path) -> None:
-        source, target = _ROOT / source, _ROOT / target
+        if not (source.is_absolute() and target.is_absolute()):
+            source, target = _ROOT / source, _ROOT / target
         source_directory = self._directory(source.parent)
         target_directory = self._directory(target.parent)
         node = source_directory.names.get(source.name)
         replaced = target_directory.names.get(target.name)
         if node is None:
             raise _error(errno.ENOENT, source)
-        if source in target.parents:
+        if target.parts[: len(source.parts)] == source.parts != target.parts:
             raise _error(errno.EINVAL, target)
-        if target in source.parents:
+        if source.parts[: len(target.parts)] == target.parts != source.parts:
             raise _error(errno.ENOTEMPTY, target)
         if node is replaced:
             return
@@ -500,8 +501,14 @@ class SimulatedDisk:
 
     def _pending_on_the_way(self, path: Path) -> Sequence[_Change]:
         """The unsynced changes without which `path` cannot be reached."""
-        way = [(self._directory(step.parent), step.name) for step in path.parents]
-        return [directory.pending[name] for directory, name in way if name in directory.pending]
+        found = []
+        node: _Node = self._root
+        for name in path.parts[1:-1]:
+            assert isinstance(node, _Directory), path
+            if name in node.pending:
+                found.append(node.pending[name])
+            node = node.names[name]
+        return found
 
     def _change(
         self, entries: Sequence[tuple[_Directory, str, _Node | None]], after: Sequence[_Change] = ()

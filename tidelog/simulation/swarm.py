@@ -240,7 +240,7 @@ def make_plan(
             "checkpoint_ms": choose.choice((50, 500, 5000)),
             "retention_check_ms": choose.choice((500, 300_000)),
             "topic_defaults": TopicConfig(
-                segment_bytes=choose.choice((2_000, 20_000, 1 << 30)),
+                segment_bytes=choose.choice((5_000, 50_000, 1 << 30)),
                 index_interval_bytes=choose.choice((200, 4096)),
             ),
         },
@@ -249,7 +249,7 @@ def make_plan(
             producers=choose.randint(2, 6),
             consumers=choose.randint(1, 3),
             think_seconds=choose.choice((0.01, 0.03, 0.1)),
-            batch_records_max=choose.choice((1, 5, 20)),
+            batch_records_max=choose.choice((1, 3, 10)),
             value_bytes_max=choose.choice((10, 200, 2000)),
             timeout_seconds=choose.choice((0.5, 2.0, 5.0)),
         ),

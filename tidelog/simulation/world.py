@@ -48,6 +48,7 @@ NodeFactory: TypeAlias = Callable[[Host, int], SimulatedNode]
 Place: TypeAlias = int | str
 """A node by its number, or any host by its name."""
 
+_NEVER: Final = 1 << 62
 UNEXPECTED_ERROR: Final = "no unexpected error"
 
 
@@ -75,13 +76,13 @@ class Violation(AssertionError):
 
 
 class _Invariant:
-    __slots__ = ("check", "countdown", "every", "name")
+    __slots__ = ("check", "due", "every", "name")
 
     def __init__(self, name: str, check: Callable[[], str | None], every: int) -> None:
         self.name = name
         self.check = check
         self.every = every
-        self.countdown = every
+        self.due = 0  # at this count of events
 
 
 class Client:
@@ -133,6 +134,7 @@ class World:
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
         self._invariants: list[_Invariant] = []
+        self._check_at = 0
         self._log = _LogToTrace(self)
         self.machines: dict[int, Machine] = {}
         for number in range(1, nodes + 1):
@@ -216,6 +218,7 @@ class World:
         The cheap ones after each event, the dear ones less often.
         """
         self._invariants.append(_Invariant(name, check, every))
+        self._check_at = 0
 
     def check_now(self) -> None:
         """Check every invariant, also those whose turn has not come."""
@@ -225,14 +228,18 @@ class World:
                 self.fail(invariant.name, problem)
 
     def _check(self) -> None:
+        """After every event; so it first asks whether there is anything to do."""
         if self.loop.errors:
             self._check_errors()
-        for invariant in self._invariants:
-            invariant.countdown -= 1
-            if invariant.countdown <= 0:
-                invariant.countdown = invariant.every
-                if (problem := invariant.check()) is not None:
-                    self.fail(invariant.name, problem)
+        events = self.loop.events
+        if events >= self._check_at:
+            self._check_at = events + _NEVER
+            for invariant in self._invariants:
+                if events >= invariant.due:
+                    invariant.due = events + invariant.every
+                    if (problem := invariant.check()) is not None:
+                        self.fail(invariant.name, problem)
+                self._check_at = min(self._check_at, invariant.due)
 
     def _check_errors(self) -> None:
         if self.loop.errors:
