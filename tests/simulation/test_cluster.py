@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.client.admin import AdminClient
 from tidelog.cluster import member
+from tidelog.errors import BrokerError
 from tidelog.faces.node import Node
 from tidelog.host import Host, Path
 from tidelog.raft.state import Role
@@ -269,3 +270,42 @@ def test_a_node_that_is_not_of_the_quorum_follows_it():
 
         assert knows(world, 4, "tide")
         assert world.node(4).broker.member.quorum.raft.role is Role.OBSERVER
+
+
+def test_a_wiped_disk_votes_again_once_an_operator_says_so(world):
+    world.crash(2)
+    wipe(world, 2)
+    world.restart(2)
+    world.run_until(lambda: world.is_up(2), SECONDS_MAX)
+    new = world.node(2).broker.member.me.key
+
+    world.do(world.node(3).broker.electorate.remove(2))
+    world.run(seconds=1)
+    world.do(world.node(1).broker.electorate.add(2))
+
+    for node in (1, 2, 3):
+        raft = world.node(node).broker.member.quorum.raft
+        world.run_until(lambda r=raft: new in r.voters, SECONDS_MAX)
+    old = controller(world)
+    assert old is not None
+    if old != 2:
+        world.crash(old)
+        world.run_until(lambda: another_leads(world, old), SECONDS_MAX)
+
+
+def test_the_leader_can_be_voted_out_and_another_decides(world):
+    old = controller(world)
+    assert old is not None
+    others = [node for node in (1, 2, 3) if node != old]
+
+    world.do(world.node(others[0]).broker.electorate.remove(old))
+    world.run_until(lambda: another_leads(world, old), SECONDS_MAX)
+
+    assert world.node(others[0]).broker.member.quorum.raft.voters.ids == others
+    world.do(create(world, "after", old))
+
+
+def test_a_voter_that_is_no_broker_or_votes_already_is_refused_by_name(world):
+    for node, problem in ((9, "9"), (2, "votes already")):
+        with pytest.raises(BrokerError, match=problem):
+            world.do(world.node(1).broker.electorate.add(node))

@@ -173,10 +173,13 @@ class World:
         ):
             virtual_time.run(self._live(story), self.clock)
         harmless = ["the disk is full", f"{self.damaged}"]
-        if self.fatal is not None:
+        if self._ended_itself():
             harmless.append("the disk has failed")  # and so it has: the node is about to end
         alarming = [r for r in reports if not any(text in r for text in harmless)]
         assert alarming == [], alarming
+
+    def _ended_itself(self) -> bool:
+        return self.fatal is not None
 
     async def _live(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._dead = asyncio.get_running_loop().create_future()

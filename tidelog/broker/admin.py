@@ -4,6 +4,7 @@ Rule: the answers are true, and are not made up: nothing is being reassigned, be
 be yet.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tidelog.broker.broker import Broker
@@ -13,11 +14,12 @@ from tidelog.controller.decisions import find_topic
 from tidelog.errors import (
     BrokerError,
     ElectionNotNeeded,
+    InconsistentClusterId,
     InvalidRequest,
     NotLeader,
     UnknownTopicOrPartition,
 )
-from tidelog.log.directory import decode_id
+from tidelog.log.directory import decode_id, encode_id
 from tidelog.model import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
@@ -25,6 +27,7 @@ from tidelog.model import (
     NO_NODE,
     NO_OFFSET,
     NO_TIMESTAMP,
+    NodeId,
 )
 
 PREFERRED: Final = 0
@@ -229,6 +232,29 @@ def _describe_quorum(broker: Broker) -> dict[str, Any]:
         "current_voters": [described for votes, described in replicas if votes],
         "observers": [described for votes, described in replicas if not votes],
     }
+
+
+async def add_raft_voter(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Let a broker that follows vote. Without a directory's id, with the one that it has."""
+    return await _change_voters(broker, request, broker.electorate.add)
+
+
+async def remove_raft_voter(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Let a voter be one no longer."""
+    return await _change_voters(broker, request, broker.electorate.remove)
+
+
+async def _change_voters(
+    broker: Broker, request: Any, change: Callable[[NodeId, str | None], Awaitable[None]]
+) -> dict[str, Any]:
+    directory = request.voter_directory_id
+    try:
+        if request.cluster_id not in (None, broker.identity.cluster_id):
+            raise InconsistentClusterId(f"this is the cluster {broker.identity.cluster_id}")
+        await change(request.voter_id, encode_id(directory) if directory else None)
+    except BrokerError as error:
+        return {"error_code": error.code, "error_message": str(error)}
+    return {"error_message": None}
 
 
 def _quorum_of(topic: str, number: int) -> dict[str, Any] | None:

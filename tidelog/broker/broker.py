@@ -17,6 +17,7 @@ from uuid import UUID
 from tidelog.broker.following import Following
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.active import ActiveController
+from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.member import Member
 from tidelog.cluster.membership import Membership
 from tidelog.cluster.metadata import Metadata
@@ -107,6 +108,7 @@ class Broker:
         self.metadata: Metadata
         self.membership: Membership
         self.controller: ActiveController
+        self.electorate: Electorate
         self.replicas: Replicas
         self.cleaner: Cleaner
         self._following: Following
@@ -149,6 +151,7 @@ class Broker:
         self.controller = ActiveController(
             self.host, self.member, self._min_in_sync, lease_seconds=lease_seconds
         )
+        self.electorate = Electorate(self.host, self.member)
         self.membership = Membership(
             self.host, self.member, lease_seconds=lease_seconds,
             interval_seconds=config.broker_heartbeat_interval_ms / 1000, reports=self._reports,

@@ -78,6 +78,8 @@ class Requests:
             Api.DESCRIBE_PRODUCERS: admin.describe_producers,
             Api.DESCRIBE_TOPIC_PARTITIONS: admin.describe_topic_partitions,
             Api.DESCRIBE_QUORUM: admin.describe_quorum,
+            Api.ADD_RAFT_VOTER: admin.add_raft_voter,
+            Api.REMOVE_RAFT_VOTER: admin.remove_raft_voter,
             Api.ELECT_LEADERS: admin.elect_leaders,
             Api.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
             Api.FIND_COORDINATOR: groups.find_coordinator,

@@ -71,7 +71,7 @@ class Member:
         )  # fmt: skip
         self._snapshots = Snapshots(host.disk, self.log.path)
         self.quorum = Quorum(
-            host, self.log, self._snapshots, me=self.me, timing=timing,
+            host, self.log, self._snapshots, me=self.me, timing=timing, contacts=list(quorum),
             on_commit=self.metadata.apply, on_snapshot=self._begin_from, on_lead=self._on_lead,
             on_follow=self._on_follow, on_fatal=on_fatal,
         )  # fmt: skip

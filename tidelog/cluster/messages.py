@@ -7,7 +7,7 @@ from tidelog.controller.records import MetadataRecord
 from tidelog.controller.registration import Registration
 from tidelog.model import NodeId, Offset
 from tidelog.peers.wire import Message
-from tidelog.raft.voters import Voter
+from tidelog.raft.voters import ReplicaKey, Voter
 
 # Forming a quorum.
 
@@ -84,3 +84,18 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):
     """False: this life is over, or was never registered; register again."""
     is_fenced: bool = True
     may_stop: bool = False
+
+
+# Voters.
+
+
+class ChangeVoters(Message, frozen=True, kw_only=True, tag=True):
+    """Let one voter in, or leave one out. Sent to the active controller."""
+
+    add: Voter | None = None
+    remove: ReplicaKey | None = None
+
+
+class ChangeVotersAnswer(Message, frozen=True, kw_only=True, tag=True):
+    problem: str | None = None
+    code: int = 0

@@ -9,7 +9,7 @@ Rule 3: what is committed is handed on in order, once, and never taken back.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -95,6 +95,7 @@ class Quorum:
         *,
         me: Voter,
         timing: Timing,
+        contacts: Sequence[NodeId],
         on_commit: Callable[[Entry], None],
         on_snapshot: Callable[[SnapshotId, bytes], VoterSet],
         on_lead: Callable[[Epoch], None],
@@ -107,6 +108,7 @@ class Quorum:
         self._snapshots = snapshots
         self.me = me
         self._timing = timing
+        self._contacts = contacts
         self._on_commit = on_commit
         self._on_snapshot = on_snapshot
         self._on_lead = on_lead
@@ -124,6 +126,7 @@ class Quorum:
         """Where this node's epoch begins, if it leads; -1 once that is committed."""
         self._lead_epoch: Epoch = NO_EPOCH
         self._partings: list[asyncio.Task[None]] = []
+        self._complaint: str | None = None
         self.refusal: str | None = None
         """Why the log has no room; until something can be committed again."""
         self._wanted: GetSnapshot | None = None
@@ -160,6 +163,7 @@ class Quorum:
             high_watermark=max(decided, snapshot.end if snapshot is not None else 0),
             snapshot=snapshot,
             timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
+            contacts=self._contacts,
         )  # fmt: skip
 
     def start(self, hub: Hub) -> None:
@@ -204,6 +208,9 @@ class Quorum:
                 effects = self.raft.step(event, self._host.clock.monotonic())
                 for effect in effects:
                     await self._perform(effect)
+            if (complaint := self.raft.complaint) is not None and complaint != self._complaint:
+                _log.critical("the quorum's leader wants what must not be: %s", complaint)
+            self._complaint = self.raft.complaint
             self._set_timer()
 
     def _set_timer(self) -> None:

@@ -47,6 +47,8 @@ class Api(IntEnum):
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
 
     @property
     def title(self) -> str:
@@ -108,4 +110,6 @@ APIS: Final[dict[Api, Versions]] = {
     Api.DESCRIBE_CLUSTER: _speak(0, 2, flexible_from=0),
     Api.DESCRIBE_PRODUCERS: _speak(0, 0, flexible_from=0),
     Api.DESCRIBE_TOPIC_PARTITIONS: _speak(0, 0, flexible_from=0),
+    Api.ADD_RAFT_VOTER: _speak(0, 0, flexible_from=0),
+    Api.REMOVE_RAFT_VOTER: _speak(0, 0, flexible_from=0),
 }
