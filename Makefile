@@ -3,6 +3,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 DATA ?= ./data
+NODES ?= 3
 KAFKA ?= 127.0.0.1:9092
 ARGS ?=
 
@@ -29,13 +30,18 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "Variables: DATA, KAFKA (run), ARGS (bench, fuzz), UPGRADE=1 (lock), WORKERS, PYTHON"
+	@echo "Variables: DATA, NODES, KAFKA (run), ARGS (bench, fuzz), UPGRADE=1 (lock), WORKERS, PYTHON"
 
 setup: $(DEV) ## Make .venv with everything pinned for development
 	@echo "setup: $(VENV) is ready"
 
-run: $(RUN) ## Start one node: Kafka clients on 127.0.0.1:9092, data in ./data
+# KAFKA is the first node's; a single node is not a cluster of one, and keeps its own directory.
+run: $(RUN) ## Start three nodes: Kafka on 127.0.0.1:9092 to 9094, data in ./data; NODES=1 for one
+ifeq ($(NODES),1)
 	@exec $(BIN)/tidelog start --data $(DATA) --kafka $(KAFKA)
+else
+	@exec $(BIN)/tidelog cluster up --nodes $(NODES) --data $(DATA) $(if $(filter-out file,$(origin KAFKA)),--kafka-port $(lastword $(subst :, ,$(KAFKA))))
+endif
 
 check: lint ## Lint, types, import rules and the fast tests: under a minute
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(or $(FAST),tests)

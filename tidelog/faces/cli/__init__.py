@@ -18,11 +18,14 @@ import tidelog
 from tidelog.errors import TidelogError
 from tidelog.faces.cli import (
     bench,
+    brokers,
+    cluster,
     configs,
     consume,
     groups,
     log,
     produce,
+    quorum,
     simulate,
     start,
     topics,
@@ -62,6 +65,8 @@ def root(
       echo "hello" | tidelog produce orders
       tidelog consume orders --from-beginning
 
+    Or several nodes, one of which you may kill: tidelog cluster up --help.
+
     Commands that need a cluster find it at --bootstrap, or at
     TIDELOG_BOOTSTRAP, or at 127.0.0.1:9092. With --json they print one JSON
     document for programs.
@@ -71,11 +76,14 @@ def root(
 
 
 app.command("start")(start.start)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
+app.add_typer(brokers.app, name="brokers")
+app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)
 app.command("simulate")(simulate.simulate)

@@ -16,7 +16,7 @@ from tidelog.config import (
     node_config,
 )
 from tidelog.errors import ConfigError
-from tidelog.faces.cli.common import key_values, note
+from tidelog.faces.cli.common import UserError, key_values, note
 
 
 def start(
@@ -34,7 +34,8 @@ def start(
         typer.Option("--kafka", metavar="HOST:PORT", help="For Kafka clients; port 0 picks one."),
     ] = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help="For HTTP clients.")
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="For HTTP clients; '' for none."),
     ] = None,
     peer: Annotated[
         str | None, typer.Option("--peer", metavar="HOST:PORT", help="For other nodes.")
@@ -55,7 +56,8 @@ def start(
 ) -> int:
     """Run one node until Ctrl-C.
 
-    Prints one line, "ready kafka=HOST:PORT ...", once clients can connect.
+    Prints one line, "ready kafka=HOST:PORT http=HOST:PORT ...", once clients
+    can connect.
     Settings come from their defaults, then --config, then the environment
     (TIDELOG_LOG_RETENTION_MS is log.retention.ms), then these options; the
     later wins.
@@ -73,6 +75,11 @@ def start(
     }  # fmt: skip
     flags.update((key, value) for key, value in named.items() if value is not None)
     built = build_config(config, os.environ, flags)
+    if (Path(built.data) / "cluster.json").exists():
+        raise UserError(
+            f"{built.data} holds a whole cluster: run it with `tidelog cluster up --data "
+            f"{built.data}` (or `make run`), or choose another --data for a single node"
+        )
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

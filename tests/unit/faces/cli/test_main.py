@@ -10,6 +10,14 @@ from tidelog.faces.cli import app
 
 COMMANDS = [
     ["start"],
+    ["cluster"],
+    ["cluster", "up"],
+    ["cluster", "status"],
+    ["cluster", "kill"],
+    ["cluster", "stop"],
+    ["cluster", "start"],
+    ["cluster", "pause"],
+    ["cluster", "resume"],
     ["topics"],
     ["topics", "create"],
     ["topics", "list"],
@@ -28,10 +36,15 @@ COMMANDS = [
     ["configs", "describe"],
     ["configs", "set"],
     ["configs", "unset"],
+    ["brokers"],
+    ["brokers", "list"],
+    ["quorum"],
+    ["quorum", "describe"],
     ["log"],
     ["log", "dump"],
     ["log", "verify"],
     ["bench"],
+    ["simulate"],
 ]
 
 

@@ -1,0 +1,127 @@
+"""`tidelog brokers`: the nodes of a cluster.
+
+What clients may know comes from the Kafka listener. Kafka's protocol has no words for the rest
+(broker epoch, shutting down, peer and HTTP addresses); that comes from `GET /v1/cluster` of any
+broker, and is left out, with a word why, where no HTTP face answers.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from tidelog.errors import TidelogError
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    note,
+    print_json,
+    print_table,
+    run,
+)
+from tidelog.model import Endpoint, NodeId
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import TopicInfo
+    from tidelog.client.members import BrokerInfo
+
+HTTP_SECONDS_MAX: Final = 5.0
+PATIENCE_SECONDS: Final = 8.0
+
+app = typer.Typer(help="List the brokers of the cluster.", no_args_is_help=True)
+
+
+class NoAnswer(TidelogError):
+    """The HTTP face did not answer; the message says how."""
+
+
+@app.command("list")
+def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List every broker that the cluster knows, those that are fenced too.
+
+    A fenced broker is registered but silent: it leads nothing and clients are
+    not sent to it. One that is shutting down hands over what it leads.
+
+    \b
+    Examples:
+      tidelog brokers list
+      tidelog brokers list --bootstrap 127.0.0.1:9093 --json
+    """
+    controller, brokers, problem = run(_ask(bootstrap))
+    if as_json:
+        print_json({"controller": controller, "brokers": brokers})
+        return
+    if problem is not None:
+        note(f"epochs, peer and HTTP addresses are not known: {problem}")
+    print_table(
+        ["id#", "state", "kafka", "http", "peer", "rack", "epoch#", "leads#", "holds#"],
+        [
+            (
+                f"{broker['id']}{'*' if broker['id'] == controller else ''}", state_of(broker),
+                *(_cell(broker[key]) for key in ("kafka", "http", "peer", "rack", "broker_epoch")),
+                broker["leads"], broker["holds"],
+            )
+            for broker in brokers
+        ],
+    )  # fmt: skip
+    print("* the active controller" if controller is not None else "nobody is the controller now")
+
+
+async def _ask(bootstrap: str) -> tuple[NodeId | None, list[dict[str, Any]], str | None]:
+    """The controller, the brokers, and why some of it is missing."""
+    from tidelog.client.members import MembersClient
+
+    async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+        view = await client.view()
+        problem = "no broker has an HTTP face"
+        for broker in view.brokers.values():
+            endpoint = None if broker.fenced else await client.http_endpoint(broker.node)
+            if endpoint is None:
+                continue
+            try:
+                found = get_json(endpoint, "/v1/cluster?topics=")
+                return found["controller"], found["brokers"], None
+            except NoAnswer as error:
+                problem = str(error)
+        topics = await client.topics()
+    return view.leader, [_from_kafka(broker, topics) for broker in view.brokers.values()], problem
+
+
+def _from_kafka(broker: "BrokerInfo", topics: "list[TopicInfo]") -> dict[str, Any]:
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    return {
+        "id": broker.node, "kafka": str(broker.kafka), "http": None, "peer": None,
+        "rack": broker.rack, "fenced": broker.fenced, "shutting_down": None, "broker_epoch": None,
+        "leads": sum(partition.leader == broker.node for partition in partitions),
+        "holds": sum(broker.node in partition.replicas for partition in partitions),
+    }  # fmt: skip
+
+
+def state_of(broker: dict[str, Any]) -> str:
+    """How a broker stands, in a word or two."""
+    if broker["fenced"]:
+        return "fenced"
+    return "shutting down" if broker["shutting_down"] else "active"
+
+
+def _cell(value: object) -> object:
+    return "-" if value is None else value
+
+
+def get_json(at: Endpoint, path: str) -> Any:
+    """What a node's HTTP face answers; NoAnswer says why there is none. No proxy is asked."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(at.host, at.port, timeout=HTTP_SECONDS_MAX)
+    try:
+        connection.request("GET", path, headers={"accept": "application/json"})
+        response = connection.getresponse()
+        document = json.loads(response.read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise NoAnswer(f"http://{at}{path}: {error}") from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise NoAnswer(f"http://{at}{path}: {document.get('detail', response.reason)}")
+    return document

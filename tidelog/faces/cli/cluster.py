@@ -1,0 +1,287 @@
+"""`tidelog cluster`: several nodes on this machine, to develop against and to break."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidelog.faces.cli.common import (
+    AsJson,
+    UserError,
+    note,
+    print_json,
+    print_table,
+    run,
+)
+
+if TYPE_CHECKING:
+    from tidelog.client.members import View
+    from tidelog.faces.local.layout import ClusterFile, NodeEntry
+    from tidelog.model import NodeId
+
+STATUS_SECONDS_MAX: Final = 3.0
+
+app = typer.Typer(
+    help="Run several nodes on this machine; kill, pause and bring back any of them.",
+    no_args_is_help=True,
+)
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="The cluster's directory, as for `up`.")
+]
+Node = Annotated[int, typer.Argument(metavar="N", help="The node's number, from 1 on.")]
+
+
+@app.command("up")
+def up(
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Where all of them keep everything.")
+    ],
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", min=1, max=100, help="How many; 3, or as last time."),
+    ] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(
+            "--kafka-port", metavar="PORT", min=0, max=65535, help="Of node 1; 9092, or as before."
+        ),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port", metavar="PORT", min=0, max=65535, help="Of node 1; 8080, or as before."
+        ),
+    ] = None,
+    peer_port: Annotated[
+        int | None,
+        typer.Option(
+            "--peer-port", metavar="PORT", min=0, max=65535, help="Of node 1; 9192, or as before."
+        ),
+    ] = None,
+) -> None:
+    """Run a cluster of several nodes until Ctrl-C.
+
+    Node 1 has the given ports, node 2 the next ones, and so on; port 0 picks
+    free ones. Prints one line, "ready kafka=HOST:PORT,... http=... nodes=N
+    data=DIR", once all of them serve. Each node is a process of its own, with
+    its data in DIR/node-N and its log in DIR/node-N.log; DIR/cluster.json has
+    ports and pids. The next `up` on DIR takes the same nodes and ports.
+
+    Up to seven nodes keep the metadata, an odd number of them; others follow.
+    A node that dies is reported and not restarted. No node outlives this
+    command, however it ends.
+
+    \b
+    Examples:
+      tidelog cluster up --nodes 3 --data ./data
+      tidelog cluster up --nodes 5 --data /tmp/five --kafka-port 0 --http-port 0 --peer-port 0
+      tidelog cluster kill 2 --data ./data       # from a second terminal
+    """
+    import asyncio
+
+    from tidelog.faces.local import layout
+    from tidelog.faces.local.supervisor import Supervisor
+    from tidelog.host import Path as DiskPath
+    from tidelog.host import SystemDisk
+
+    directory = data.absolute()
+    layout.check_directory(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = SystemDisk().lock(DiskPath(directory / layout.LOCK_NAME))
+    except BlockingIOError:
+        raise UserError(
+            f"a cluster runs in {directory} already; see it with `tidelog cluster status --data "
+            f"{directory}`, or choose another --data"
+        ) from None
+    try:
+        content, notes = layout.plan(
+            layout.read(directory), nodes,
+            {"kafka": kafka_port, "http": http_port, "peer": peer_port},
+            is_free=layout.is_port_free, free_ports=layout.some_free_ports(),
+        )  # fmt: skip
+        for text in notes:
+            note(text)
+        asyncio.run(Supervisor(directory, content, note).run(lambda line: _announce(line, data)))
+    finally:
+        lock.close()
+
+
+def _announce(line: str, data: Path) -> None:
+    print(line, flush=True)
+    if sys.stdout.isatty():
+        fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        first = fields["kafka"].split(",")[0]
+        where = "" if first == "127.0.0.1:9092" else f" --bootstrap {first}"
+        note("")
+        note("Write and read from a second terminal, then break something:")
+        note(f"  echo hello | tidelog produce greetings{where}")
+        note(f"  tidelog consume greetings --from-beginning{where}")
+        note(f"  tidelog cluster kill 2 --data {data}")
+        note(f"  tidelog cluster status --data {data}")
+        note("Ctrl-C stops all nodes.")
+
+
+@app.command("status")
+def status(data: Data, as_json: AsJson = False) -> None:
+    """Show the nodes: pids, states, which is the controller and which are fenced.
+
+    States come from the running `tidelog cluster up`, controller and fencing
+    from the nodes themselves.
+
+    \b
+    Example:
+      tidelog cluster status --data ./data
+    """
+    from tidelog.faces.local import layout
+    from tidelog.faces.local.control import NotRunning, ask
+
+    directory = data.absolute()
+    try:
+        content, is_up = ask(directory, "status", seconds_max=10), True
+    except NotRunning:
+        found = layout.read(directory)
+        if found is None:
+            raise UserError(
+                f"{directory} holds no cluster; make one: tidelog cluster up --data {directory}"
+            ) from None
+        content, is_up = found, False
+    described = [describe(entry, content, is_up=is_up) for entry in content.nodes]
+    awake = [one["kafka"] for one in described if one["alive"] and not one["paused"]]
+    view = newest(run(_views(awake))) if awake else None
+    controller = view.leader if view is not None else None
+    for one in described:
+        broker = view.brokers.get(one["id"]) if view is not None else None
+        one["controller"] = one["id"] == controller
+        one["fenced"] = broker.fenced if broker is not None else None
+    if as_json:
+        print_json(
+            {"data": str(directory), "running": is_up, "controller": controller, "nodes": described}
+        )
+        return
+    if not is_up:
+        note(f"the cluster does not run; start it: tidelog cluster up --data {directory}")
+    print_table(
+        ["node#", "state", "pid#", "role", "fenced", "kafka", "http", "peer"],
+        [
+            (
+                one["id"], one["state"], one["pid"] or "-",
+                "controller" if one["controller"] else one["role"],
+                {True: "yes", False: "no", None: "-"}[one["fenced"]],
+                one["kafka"], one["http"], one["peer"],
+            )
+            for one in described
+        ],
+    )  # fmt: skip
+
+
+def describe(entry: "NodeEntry", content: "ClusterFile", *, is_up: bool) -> dict[str, Any]:
+    """A node as its process is now, whoever paused or killed it."""
+    from tidelog.faces.local.supervisor import process_state
+
+    letter = process_state(entry.pid) if is_up and entry.pid is not None else "X"
+    alive, paused = letter not in "XZ", letter in "Tt"
+    state = str(entry.state)
+    if not is_up:
+        state = "stopped"
+    elif alive and paused:
+        state = "paused"
+    return {
+        "id": entry.id, "state": state, "pid": entry.pid if alive else None, "alive": alive,
+        "paused": paused, "exit_code": entry.exit_code,
+        "role": "voter" if entry.id in content.voters else "observer",
+        "kafka": entry.kafka, "http": entry.http, "peer": entry.peer,
+    }  # fmt: skip
+
+
+async def _views(addresses: list[str]) -> "list[View]":
+    """How each of these nodes sees the cluster; those that do not answer are left out."""
+    import asyncio
+
+    from tidelog.client.members import MembersClient, View
+
+    async def ask(address: str) -> "View":
+        async with (
+            asyncio.timeout(STATUS_SECONDS_MAX),
+            MembersClient(address, timeout_seconds=STATUS_SECONDS_MAX) as client,
+        ):
+            return await client.view()
+
+    answers = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
+    return [answer for answer in answers if isinstance(answer, View)]
+
+
+def newest(views: "list[View]") -> "View | None":
+    """The view that knows of the latest election: others are about to learn of it."""
+    return max(views, key=lambda view: (view.epoch, view.leader is not None), default=None)
+
+
+@app.command("kill")
+def kill(node: Node, data: Data, as_json: AsJson = False) -> None:
+    """Kill a node with SIGKILL: it finishes nothing, as in a crash.
+
+    \b
+    Example:
+      tidelog cluster kill 2 --data ./data
+    """
+    _act("kill", node, data, as_json=as_json)
+
+
+@app.command("stop")
+def stop(node: Node, data: Data, as_json: AsJson = False) -> None:
+    """Stop a node cleanly with SIGTERM; returns when it has ended.
+
+    \b
+    Example:
+      tidelog cluster stop 2 --data ./data
+    """
+    _act("stop", node, data, as_json=as_json)
+
+
+@app.command("start")
+def start(node: Node, data: Data, as_json: AsJson = False) -> None:
+    """Bring back a node that was stopped or killed, or died; returns when it serves.
+
+    The running `tidelog cluster up` starts it, and ends it when it ends.
+
+    \b
+    Example:
+      tidelog cluster start 2 --data ./data
+    """
+    _act("start", node, data, as_json=as_json)
+
+
+@app.command("pause")
+def pause(node: Node, data: Data, as_json: AsJson = False) -> None:
+    """Pause a node with SIGSTOP: its connections stay open, and nobody answers.
+
+    \b
+    Example:
+      tidelog cluster pause 2 --data ./data
+    """
+    _act("pause", node, data, as_json=as_json)
+
+
+@app.command("resume")
+def resume(node: Node, data: Data, as_json: AsJson = False) -> None:
+    """Let a paused node go on with SIGCONT.
+
+    \b
+    Example:
+      tidelog cluster resume 2 --data ./data
+    """
+    _act("resume", node, data, as_json=as_json)
+
+
+def _act(command: str, node: "NodeId", data: Path, *, as_json: bool) -> None:
+    from tidelog.faces.local.control import ask
+
+    content = ask(data.absolute(), command, node)
+    described = describe(content.node(node), content, is_up=True)
+    if as_json:
+        print_json(described)
+    else:
+        pid = f", process {described['pid']}" if described["pid"] else ""
+        print(f"node {node}: {described['state']}{pid}")
