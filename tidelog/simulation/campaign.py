@@ -88,18 +88,25 @@ class Totals:
         return str(self._hash.hexdigest())
 
 
-def replay_command(seed: int, kinds: Collection[str] | None) -> str:
-    faults = "" if kinds is None else f" --faults {','.join(kinds) or 'none'}"
-    return f"tidelog simulate --start {seed} --seeds 1{faults} --trace"
+def replay_command(seed: int, kinds: Collection[str] | None, story: str | None = None) -> str:
+    options = "" if kinds is None else f" --faults {','.join(kinds) or 'none'}"
+    options += "" if story is None else f" --story {story}"
+    return f"tidelog simulate --start {seed} --seeds 1{options} --trace"
 
 
-def play_seed(seed: int, *, kinds: Collection[str] | None = None, keep: bool = False) -> Played:
+def play_seed(
+    seed: int,
+    *,
+    kinds: Collection[str] | None = None,
+    keep: bool = False,
+    story: str | None = None,
+) -> Played:
     """Play one seed here and now."""
     from tidelog.simulation.swarm import make_plan, play
 
     began = time.process_time()
-    plan = make_plan(seed, kinds=kinds)
-    outcome = play(plan, keep_trace=keep, replay=replay_command(seed, kinds))
+    plan = make_plan(seed, kinds=kinds, story=story)
+    outcome = play(plan, keep_trace=keep, replay=replay_command(seed, kinds, story))
     finding = None
     if (violation := outcome.violation) is not None:
         finding = Finding(
@@ -121,13 +128,16 @@ def play_seed(seed: int, *, kinds: Collection[str] | None = None, keep: bool = F
     )
 
 
-def shrink_seed(seed: int, *, kinds: Collection[str] | None = None) -> Finding:
+def shrink_seed(
+    seed: int, *, kinds: Collection[str] | None = None, story: str | None = None
+) -> Finding:
     """The fewest faults with which a seed that fails still fails."""
     from tidelog.simulation.shrink import shrink
     from tidelog.simulation.swarm import make_plan, play
 
-    replay = replay_command(seed, kinds)
-    plan, outcome = shrink(make_plan(seed, kinds=kinds), partial(play, replay=replay))
+    replay = replay_command(seed, kinds, story)
+    whole = make_plan(seed, kinds=kinds, story=story)
+    plan, outcome = shrink(whole, partial(play, replay=replay))
     violation = outcome.violation
     assert violation is not None
     return Finding(
@@ -155,20 +165,29 @@ class Campaign:
         self.close()
 
     def play(
-        self, seeds: Iterable[int], *, kinds: Collection[str] | None = None, keep: bool = False
+        self,
+        seeds: Iterable[int],
+        *,
+        kinds: Collection[str] | None = None,
+        keep: bool = False,
+        story: str | None = None,
     ) -> Iterator[Played]:
         """What comes of each seed, in order. Who stops asking stops the campaign."""
         waiting: deque[Future[Played]] = deque()
         for seed in seeds:
             with _fixed_hash_seed():  # a further worker may be started now
-                waiting.append(self._pool.submit(play_seed, seed, kinds=kinds, keep=keep))
+                waiting.append(
+                    self._pool.submit(play_seed, seed, kinds=kinds, keep=keep, story=story)
+                )
             if len(waiting) > 2 * self._workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def shrink(self, seed: int, *, kinds: Collection[str] | None = None) -> Finding:
-        return self._pool.submit(shrink_seed, seed, kinds=kinds).result()
+    def shrink(
+        self, seed: int, *, kinds: Collection[str] | None = None, story: str | None = None
+    ) -> Finding:
+        return self._pool.submit(shrink_seed, seed, kinds=kinds, story=story).result()
 
     def close(self) -> None:
         """End the workers at once, whatever they are at."""

@@ -217,6 +217,8 @@ class _Topic:
     partitions: set[int] = field(default_factory=set)
     """How many there may be; more than one while a change is not answered."""
     retention: set[str | None] = field(default_factory=lambda: {None})
+    """What it may be: what was answered last, and what was asked for and never answered."""
+    retention_told: str | None = None
 
 
 class QuorumLoad:
@@ -274,9 +276,9 @@ class QuorumLoad:
             await self._create(client, generator, mine)
         elif roll < 0.3:
             await self._delete(client, generator.choice(mine), mine)
-        elif roll < 0.4:
+        elif roll < 0.45:
             await self._grow(client, generator.choice(mine))
-        elif roll < 0.7:
+        elif roll < 0.97:
             await self._configure(client, generator, generator.choice(mine))
         else:
             await client.topics()
@@ -297,12 +299,13 @@ class QuorumLoad:
 
     async def _delete(self, client: AdminClient, name: str, mine: list[str]) -> None:
         topic = self.topics[name]
-        topic.exists = None
+        existed, topic.exists = topic.exists, None
         mine.remove(name)
         await self._ask(
             partial(client.delete_topic, name), fine=ErrorCode.unknown_topic_or_partition
         )
-        topic.exists = False
+        if existed:  # else its creation, never answered, may come after all
+            topic.exists = False
 
     async def _grow(self, client: AdminClient, name: str) -> None:
         topic = self.topics[name]
@@ -320,6 +323,7 @@ class QuorumLoad:
         if topic.exists is not True:
             return
         value = str(generator.randint(10**6, 10**9))
+        unanswered = topic.retention - {topic.retention_told}  # may take effect at any time
         topic.retention.add(value)
         await self._ask(
             partial(
@@ -329,7 +333,8 @@ class QuorumLoad:
                 [ConfigChange(name="retention.ms", value=value)],
             )
         )
-        topic.retention = {value}
+        topic.retention = {value, *unanswered}
+        topic.retention_told = value
 
     async def _ask(
         self, attempt: Callable[[], Coroutine[Any, Any, Any]], *, fine: ErrorCode | None = None

@@ -19,9 +19,11 @@ from typing import Any, Final, TypeAlias
 from tidelog.config import TopicConfig
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.nodes import real_node
+from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.workload import Pace, Workload
 from tidelog.simulation.world import NodeFactory, Violation, World
 
+STORIES: Final = ("alone", "cluster")
 LIVENESS_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
 HEALED_WINDOW_BYTES: Final = 256 * 1024
@@ -55,7 +57,10 @@ class Plan:
     disk: Arguments = field(default_factory=dict)
     disk_seconds_max: float = 0.001
     node: Arguments = field(default_factory=dict)
+    story: str = "alone"
+    """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log."""
     pace: Pace = field(default_factory=Pace)
+    admin_pace: AdminPace = field(default_factory=AdminPace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +209,15 @@ def make_plan(
     kinds: Collection[str] | None = None,
     nodes: int | None = None,
     chaos_seconds: float = 20.0,
+    story: str | None = None,
 ) -> Plan:
     """The plan of a seed. `kinds` limits the faults to some; all of those are then enabled."""
     choose = random.Random(f"{seed} plan")
-    nodes = choose.choice((1, 2, 2, 3)) if nodes is None else nodes
+    drawn = choose.choice(STORIES)
+    story = drawn if story is None else story
+    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}[story]
+    drawn_nodes = choose.choice(sizes)
+    nodes = drawn_nodes if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
     if choose.random() < 0.8:
         enabled = [kind for kind in enabled if kind not in DAMAGING]
@@ -239,11 +249,22 @@ def make_plan(
         node={
             "checkpoint_ms": choose.choice((50, 500, 5000)),
             "retention_check_ms": choose.choice((500, 300_000)),
+            "quorum_election_timeout_ms": choose.choice((300, 1000)),
+            "quorum_fetch_timeout_ms": choose.choice((600, 2000)),
+            "broker_heartbeat_interval_ms": choose.choice((100, 500)),
+            "broker_session_timeout_ms": choose.choice((800, 2000)),
             "topic_defaults": TopicConfig(
                 segment_bytes=choose.choice((5_000, 50_000, 1 << 30)),
                 index_interval_bytes=choose.choice((200, 4096)),
             ),
         },
+        story=story,
+        admin_pace=AdminPace(
+            clients=choose.randint(2, 5),
+            think_seconds=choose.choice((0.01, 0.03, 0.1)),
+            topics_each_max=choose.choice((2, 5)),
+            timeout_seconds=choose.choice((2.0, 5.0)),
+        ),
         pace=Pace(
             partitions=choose.randint(1, 3),
             producers=choose.randint(2, 6),
@@ -268,12 +289,16 @@ def play(
     violation: Violation | None = None
     with World(
         plan.seed, nodes=plan.nodes, keep_trace=keep_trace, restart_after_seconds=1.0,
-        node_factory=node_factory or partial(real_node, **plan.node),
+        node_factory=node_factory or partial(real_node, **plan.node, **_quorum(plan)),
         disk_factory=partial(disk_factory, **plan.disk), replay=replay, **plan.network,
     ) as world:  # fmt: skip
         for machine in world.machines.values():
             machine.pace.seconds = (0.00002, plan.disk_seconds_max)
-        workload = Workload(world, plan.pace)
+        workload: Workload | QuorumLoad = (
+            QuorumLoad(world, plan.admin_pace)
+            if plan.story == "cluster"
+            else Workload(world, plan.pace)
+        )
         try:
             world.start(START_SECONDS)
             workload.start()
@@ -299,6 +324,12 @@ def play(
             trace_hash=world.trace.digest,
             trace=world.trace.lines() if keep_trace else [],
         )
+
+
+def _quorum(plan: Plan) -> dict[str, Any]:
+    if plan.story != "cluster":
+        return {}
+    return {"quorum": ",".join(f"{n}@node-{n}:9192" for n in range(1, plan.nodes + 1))}
 
 
 def without(plan: Plan, faults: Collection[int]) -> Plan:

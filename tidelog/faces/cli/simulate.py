@@ -4,6 +4,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from tidelog.simulation.campaign import Campaign, Finding, Totals
 
 SEEDS_DEFAULT = 100
+
+
+class Story(StrEnum):
+    ALONE = "alone"
+    CLUSTER = "cluster"
 
 
 def simulate(
@@ -47,6 +53,13 @@ def simulate(
             "--faults",
             metavar="A,B,...",
             help="Only these kinds, all in every seed; `none` for none, `list` to see them.",
+        ),
+    ] = None,
+    story: Annotated[
+        Story | None,
+        typer.Option(
+            "--story",
+            help="Nodes that are each alone, or one cluster; otherwise the seed decides.",
         ),
     ] = None,
     trace: Annotated[
@@ -76,6 +89,7 @@ def simulate(
     \b
     Examples:
       tidelog simulate --seeds 200 --workers 2
+      tidelog simulate --story cluster --minutes 10
       tidelog simulate --minutes 10 --faults lose_power,fail_syncs
       tidelog simulate --start 42 --seeds 1 --trace
       tidelog simulate --start 42 --seeds 1 --shrink
@@ -92,7 +106,8 @@ def simulate(
     with _progress(visible=not as_json) as progress, Campaign(workers) as campaign:
         task = progress.add_task("", total=_total(wanted, minutes))
         chosen = _seeds(start, wanted, minutes)
-        for played in campaign.play(chosen, kinds=kinds, keep=trace):
+        told = None if story is None else story.value
+        for played in campaign.play(chosen, kinds=kinds, keep=trace, story=told):
             totals.add(played)
             for line in played.trace:
                 print(plain(line), file=sys.stderr if as_json else sys.stdout)
@@ -100,7 +115,7 @@ def simulate(
             done = totals.seeds if wanted is not None else min(elapsed, (minutes or 0) * 60)
             progress.update(task, completed=done, description=_description(totals))
         if shrink:
-            _shrink(campaign, totals, kinds, progress)
+            _shrink(campaign, totals, kinds, told, progress)
     if as_json:
         print_json(_document(totals))
     else:
@@ -142,11 +157,15 @@ def _print_kinds() -> None:
 
 
 def _shrink(
-    campaign: "Campaign", totals: "Totals", kinds: list[str] | None, progress: "Progress"
+    campaign: "Campaign",
+    totals: "Totals",
+    kinds: list[str] | None,
+    story: str | None,
+    progress: "Progress",
 ) -> None:
     for index, finding in enumerate(totals.findings):
         task = progress.add_task(f"shrinking seed {finding.seed}", total=None)
-        totals.findings[index] = campaign.shrink(finding.seed, kinds=kinds)
+        totals.findings[index] = campaign.shrink(finding.seed, kinds=kinds, story=story)
         progress.remove_task(task)
 
 
