@@ -93,7 +93,6 @@ def test_one_connection_serves_many_requests(node):
     [
         b"nonsense\r\n\r\n",
         b"\x00\x00\x00\x05abcde",
-        b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01" * 99,
     ],
     ids=["words", "kafka", "tls"],

@@ -279,3 +279,9 @@ def test_the_reference_tells_of_every_setting():
     for setting in [*NODE_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
         assert f"| `{setting.name}` |" in text
         assert setting.doc in text
+
+
+def test_a_place_for_http_that_somebody_chose_is_told_from_the_default():
+    assert not node_config({}).http_chosen
+    assert node_config({}, {"http": "127.0.0.1:8080"}).http_chosen
+    assert node_config({"http": ""}).http_endpoint is None

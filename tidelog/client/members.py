@@ -6,7 +6,7 @@ Rule 2: a fenced broker is one that clients cannot use, and the one that an oper
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -108,14 +108,18 @@ class MembersClient(AdminClient):
             raise Refused(ErrorCode.leader_not_available, "the quorum", _NO_LEADER)
         return await _quorum(await self._connect(at.kafka))
 
-    async def http_endpoint(self, node: NodeId) -> Endpoint | None:
+    async def http_endpoint(self, broker: BrokerInfo) -> Endpoint | None:
         """Where a broker speaks HTTP; None if it does not, or does not answer."""
         try:
-            configs = await self.describe_configs(Resource.BROKER, str(node))
+            configs = await self.describe_configs(Resource.BROKER, str(broker.node))
         except (Refused, ConnectionFailed):
             return None
         address = next((one.value for one in configs if one.name == "http"), None)
-        return Endpoint.parse(address) if address else None
+        if not address:
+            return None
+        at = Endpoint.parse(address)
+        # Listening everywhere, it is also where its Kafka clients find it.
+        return replace(at, host=broker.kafka.host) if at.host in ("0.0.0.0", "::") else at
 
 
 async def _brokers(connection: Connection) -> dict[NodeId, BrokerInfo]:

@@ -76,7 +76,7 @@ async def _ask(bootstrap: str) -> tuple[NodeId | None, list[dict[str, Any]], str
         view = await client.view()
         problem = "no broker has an HTTP face"
         for broker in view.brokers.values():
-            endpoint = None if broker.fenced else await client.http_endpoint(broker.node)
+            endpoint = None if broker.fenced else await client.http_endpoint(broker)
             if endpoint is None:
                 continue
             try:

@@ -58,8 +58,15 @@ class Supervisor:
         """Start all nodes, announce them, and stop them when a signal comes."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            if stopped.is_set():  # asked twice: do not wait any longer
+                for child in self._nodes.values():
+                    child.send_kill()
+            stopped.set()
+
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, stopped.set)
+            loop.add_signal_handler(number, stop)
         self.content.pid = os.getpid()
         stopping = loop.create_task(stopped.wait())
         try:
@@ -89,6 +96,8 @@ class Supervisor:
             saying.cancel()
             for wait in waits:
                 wait.cancel()
+        for child in self._nodes.values():
+            child.check_running()  # the first may have ended while the last was starting
 
     async def _say_who_is_late(self) -> None:
         while True:
@@ -275,12 +284,14 @@ class Child:
             await asyncio.wait({ready, self._watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
-        if not self._ready.is_set() or self._watching.done():
+        self.check_running()
+
+    def check_running(self) -> None:
+        if self._watching is None or self._watching.done():
             path = self._supervisor.log_path(self.entry.id)
-            code = self.entry.exit_code
             raise CannotDo(
-                f"node {self.entry.id} {describe_exit(code or 0)} before it was ready: "
-                f"{last_line(path)} (all of it is in {path})"
+                f"node {self.entry.id} {describe_exit(self.entry.exit_code or 0)} before the start "
+                f"was done: {last_line(path)} (all of it is in {path})"
             )
 
     async def end(self, state: State, seconds_max: float) -> bool:
@@ -295,10 +306,13 @@ class Child:
         await asyncio.wait({watching}, timeout=seconds_max)
         in_time = watching.done()
         if not in_time:
-            if process.returncode is None:
-                process.kill()
+            self.send_kill()
             await watching
         return in_time
+
+    def send_kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
 
 def describe_exit(code: int) -> str:
