@@ -49,6 +49,7 @@ class Machine:
         self.is_damaged = False
         """Whether the disk has lost or changed what it had promised to keep."""
         self.boots = 0
+        self.restarts_soon = False
 
     def __repr__(self) -> str:
         state = "up" if self.is_up else "starting" if self.process else "down"

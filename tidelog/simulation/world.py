@@ -346,8 +346,18 @@ class World:
     def _exited(self, machine: Machine, process: Process, restart: bool) -> None:
         if machine.process is process:
             self._end_process(machine, process)
-            if restart and self._restart_after_seconds is not None:
-                self.after(self._restart_after_seconds, self.restart, machine.number)
+            if restart:
+                self._restart_later(machine)
+
+    def _restart_later(self, machine: Machine) -> None:
+        """The supervisor's part: one start for one end, however often somebody else helped."""
+        if self._restart_after_seconds is not None and not machine.restarts_soon:
+            machine.restarts_soon = True
+            self.after(self._restart_after_seconds, self._restart_now, machine)
+
+    def _restart_now(self, machine: Machine) -> None:
+        machine.restarts_soon = False
+        self.restart(machine.number)
 
     def _end_process(self, machine: Machine, process: Process) -> None:
         """The process is gone and the machine is not."""
@@ -398,8 +408,7 @@ class World:
     def _lose_power_in_write(self, machine: Machine) -> None:
         if machine.process is not None:
             self._lose_power("lose_power_in_write", [machine])
-            if self._restart_after_seconds is not None:
-                self.after(self._restart_after_seconds, self.restart, machine.number)
+            self._restart_later(machine)
 
     def _lose_power(self, kind: str, machines: list[Machine]) -> None:
         self._fault(kind, " ".join(machine.name for machine in machines))
