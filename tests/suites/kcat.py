@@ -258,6 +258,7 @@ class _Member:
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self.read: list[str] = []
 
     def wait_until_assigned(self, partitions: int, seconds_max: float = 20.0) -> None:
         """Read standard error until the member says that it was given so many partitions."""
@@ -269,10 +270,18 @@ class _Member:
             assert time.monotonic() < deadline, line
         raise AssertionError("kcat ended before it was assigned")
 
+    def wait_until_read(self, count: int) -> None:
+        """Read standard output until the member has printed so many records."""
+        assert self.process.stdout is not None
+        while len(self.read) < count:
+            line = self.process.stdout.readline()
+            assert line, "kcat ended before it had read everything"
+            self.read.append(line.rstrip("\n"))
+
     def finish(self) -> list[str]:
         self.process.terminate()
         out, _ = self.process.communicate(timeout=20)
-        return out.splitlines()
+        return [*self.read, *out.splitlines()]
 
 
 def two_group_members_share_the_partitions(bootstrap: str) -> None:
@@ -285,7 +294,8 @@ def two_group_members_share_the_partitions(bootstrap: str) -> None:
         for partition in range(4):
             lines = [f"{partition}-{i}" for i in range(250)]
             _produce(bootstrap, "shared", lines, f"-p{partition}")
-        time.sleep(2)
+        first.wait_until_read(500)
+        second.wait_until_read(500)
     finally:
         got = [first.finish(), second.finish()]
     assert sorted(got[0] + got[1]) == sorted(f"{p} {p}-{i}" for p in range(4) for i in range(250))
@@ -302,7 +312,7 @@ def a_group_member_that_is_killed_is_replaced(bootstrap: str) -> None:
     heir = _Member(bootstrap, "g-orphaned", "orphaned")
     try:
         heir.wait_until_assigned(2)
-        time.sleep(1)
+        heir.wait_until_read(2)
     finally:
         got = heir.finish()
     assert got == ["0 a", "0 b"]
