@@ -17,6 +17,7 @@ from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.model import METADATA_TOPIC, NO_NODE, NO_TIMESTAMP, Endpoint, Epoch, NodeId, Offset
 from tidelog.wire.apis import Api
 
+_CHANGE_MS = 10_000
 _NO_LEADER = "nobody leads the quorum; more than half of its voters must be running"
 
 
@@ -101,6 +102,24 @@ class MembersClient(AdminClient):
             return _quorum_info(found, response)
 
         return await self.retry(attempt)
+
+    async def add_voter(self, node: NodeId) -> None:
+        """Let a broker that follows the quorum vote in it."""
+        await self._change_voters(Api.ADD_RAFT_VOTER, node, timeout=_CHANGE_MS, listeners=[])
+
+    async def remove_voter(self, node: NodeId) -> None:
+        """Let a voter be one no longer; it goes on as a broker."""
+        await self._change_voters(Api.REMOVE_RAFT_VOTER, node)
+
+    async def _change_voters(self, api: Api, node: NodeId, **fields: Any) -> None:
+        async def attempt() -> None:
+            connection = await self.any_connection()
+            response = await connection.call(
+                api, cluster_id=None, voter_id=node, voter_directory_id=None, **fields
+            )
+            check(response.error_code, f"voter {node}", response.error_message)
+
+        await self.retry(attempt)
 
     async def _ask_leader(self, connection: Connection, leader: NodeId) -> tuple[Any, Any]:
         at = (await _brokers(connection)).get(leader)

@@ -58,6 +58,8 @@ class Membership:
         self._lease_seconds = lease_seconds
         self._reports = reports
         self._on_fatal = on_fatal
+        self._reported: dict[int, ReplicaReport] = {}
+        self._reported_at = float("-inf")
         self._registration: Registration
         self._broker_epoch = -1
         self._lease_until = float("-inf")
@@ -168,7 +170,7 @@ class Membership:
         nudge = self._nudges[voter]
         while True:
             nudge.clear()
-            reports = self._reports()
+            reports = self._recent_reports()
             news = tuple(r for i, r in reports.items() if acknowledged.get(i) != r)
             sent_at = self._host.clock.monotonic()
             epoch = self._broker_epoch
@@ -190,6 +192,13 @@ class Membership:
                 if answer.is_controller and epoch == self._broker_epoch:
                     self._answered(answer, sent_at)
             await _set_within(nudge, self._interval)
+
+    def _recent_reports(self) -> dict[int, ReplicaReport]:
+        """How far every replica is; looked up once for all voters."""
+        now = self._host.clock.monotonic()
+        if now >= self._reported_at + self._interval / 2:
+            self._reported, self._reported_at = self._reports(), now
+        return self._reported
 
     def _answered(self, answer: HeartbeatAnswer, sent_at: float) -> None:
         if not answer.is_known:

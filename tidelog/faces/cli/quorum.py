@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,12 +17,14 @@ from tidelog.faces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.client.members import QuorumInfo, ReplicaInfo
+    from collections.abc import Awaitable, Callable
+
+    from tidelog.client.members import MembersClient, QuorumInfo, ReplicaInfo
 
 PATIENCE_SECONDS: Final = 8.0
 """An election takes a second or two; a quorum that has no leader for longer will not get one."""
 
-app = typer.Typer(help="Show the nodes that keep the cluster's metadata.")
+app = typer.Typer(help="Show and change the nodes that keep the cluster's metadata.")
 
 
 @app.callback(invoke_without_command=True)
@@ -82,6 +84,50 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) 
         for copy, role in _with_roles(found)
     ]  # fmt: skip
     print_table(["node#", "role", "peer address", "end#", "lag#", "last fetch"], rows)
+
+
+@app.command("add")
+def add(
+    node: Annotated[int, typer.Argument(help="A broker that follows the quorum.", min=0)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Let a broker vote, once it has caught up with the others.
+
+    One voter changes at a time. An odd number of voters is best: 4 survive no
+    more failures than 3. A node whose disk was replaced votes again after its
+    old disk was removed and it was added anew.
+
+    \b
+    Examples:
+      tidelog quorum add 4
+      tidelog quorum remove 2 && tidelog quorum add 2     # its disk was replaced
+    """
+    _change(bootstrap, lambda client: client.add_voter(node))
+    print(f"node {node} votes now")
+
+
+@app.command("remove")
+def remove(
+    node: Annotated[int, typer.Argument(help="A voter.", min=0)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Let a voter be one no longer; it goes on as a broker that follows.
+
+    The leader may be removed, too: another one is elected. The last voter
+    cannot.
+    """
+    _change(bootstrap, lambda client: client.remove_voter(node))
+    print(f"node {node} votes no longer")
+
+
+def _change(bootstrap: str, change: "Callable[[MembersClient], Awaitable[None]]") -> None:
+    async def work() -> None:
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+            await change(client)
+
+    run(work())
 
 
 def _with_roles(found: "QuorumInfo") -> "list[tuple[ReplicaInfo, str]]":
