@@ -133,6 +133,8 @@ def _primitive(random: Random, name: str, kafka_type: str, pool: Pool) -> Any:
         case _:
             bits = int(kafka_type.strip("uint"))
             value = random.choice(NUMBERS) if odd else _number(random, name)
+            if kafka_type.startswith("u"):
+                return max(0, min(value, 2**bits - 1))
             return max(-(2 ** (bits - 1)), min(value, 2 ** (bits - 1) - 1))
 
 

@@ -116,6 +116,8 @@ PLANTED = {
     "files": _believe_any_offset,
 }
 CASES_MAX = 3000
+SOON_SEED = 4
+"""Any seed finds them all; this one, soon."""
 
 
 @pytest.mark.slow
@@ -126,4 +128,4 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(Exception):  # noqa: B017, PT012 - whatever the bug leads to
         for number in range(CASES_MAX):
-            fuzzer.check(fuzzer.make(Random(f"{name}/{SEED}/{number}")))
+            fuzzer.check(fuzzer.make(Random(f"{name}/{SOON_SEED}/{number}")))

@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.messages import IAm, WhoAreYou
+from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.errors import StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.model import Endpoint, NodeId
@@ -49,8 +50,8 @@ def read_formed(host: Host, root: Path) -> Formed | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(content, type=Formed)
-    except msgspec.MsgspecError as error:
+        return decode_promise(content, Formed)
+    except ValueError as error:
         raise StorageError(
             f"{root / FILE_NAME} is damaged ({error}); restore it from a backup, or start with an "
             "empty directory"
@@ -58,7 +59,7 @@ def read_formed(host: Host, root: Path) -> Formed | None:
 
 
 def write_formed(host: Host, root: Path, formed: Formed) -> None:
-    replace_file(host.disk, root / FILE_NAME, msgspec.json.encode(formed))
+    replace_file(host.disk, root / FILE_NAME, encode_promise(formed))
 
 
 class Formation:

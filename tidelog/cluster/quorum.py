@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-import crc32c
 import msgspec
 
 from tidelog.cluster.hub import Handler, Hub
+from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.cluster.quorum_log import Entry, QuorumLog, entries_in
 from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
@@ -177,7 +177,7 @@ class Quorum:
         except FileNotFoundError:
             return ElectionState()
         try:
-            return decode_state(content)
+            return decode_promise(content, ElectionState)
         except ValueError as error:
             raise StorageError(
                 f"{self._state_path} is damaged ({error}): what this node promised is not known. "
@@ -223,7 +223,7 @@ class Quorum:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Persist():
-                await self._persist(encode_state(effect.state))
+                await self._persist(encode_promise(effect.state))
             case Truncate():
                 self._wanted = None
                 _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
@@ -524,20 +524,6 @@ class Quorum:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def encode_state(state: ElectionState) -> bytes:
-    """One line of JSON, and its checksum on the next: a rotten promise must not be kept."""
-    line = msgspec.json.encode(state)
-    return b"%s\n%08x\n" % (line, crc32c.crc32c(line))
-
-
-def decode_state(content: bytes) -> ElectionState:
-    """ValueError if it is not what was written."""
-    line, _, rest = content.partition(b"\n")
-    if rest != b"%08x\n" % crc32c.crc32c(line):
-        raise ValueError("its checksum does not match")
-    return msgspec.json.decode(line, type=ElectionState)
 
 
 async def _complete(future: "asyncio.Future[None]") -> None:

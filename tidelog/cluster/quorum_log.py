@@ -100,6 +100,12 @@ class QuorumLog:
                 f"{self.log.refusal}. Restore the directory from a backup, or start with an empty "
                 "one: the quorum will send what it lacks"
             )
+        if self.log.start > start:
+            raise StorageError(
+                f"{METADATA_PARTITION} begins at offset {self.log.start}, and what was before is in "
+                f"no snapshot (the newest ends at {start}); start with an empty directory, or "
+                "restore it from a backup"
+            )
         await self._host.offload.run(self._load_waiting)
 
     def _open(self, start: Offset, clean: bool) -> LogState:
