@@ -102,8 +102,8 @@ class QuorumLog:
             )
         if self.log.start > start:
             raise StorageError(
-                f"{METADATA_PARTITION} begins at offset {self.log.start}, and no snapshot holds what "
-                f"was before (the newest ends at {start}); start with an empty directory, or "
+                f"{METADATA_PARTITION} begins at offset {self.log.start}, and no snapshot holds "
+                f"what was before (the newest ends at {start}); start with an empty directory, or "
                 "restore it from a backup"
             )
         await self._host.offload.run(self._load_waiting)
