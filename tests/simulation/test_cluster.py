@@ -124,6 +124,24 @@ def test_a_dead_broker_is_fenced_at_once_and_a_silent_one_when_its_lease_ends(wo
     assert world.now - began_at < 0.5
 
 
+def test_a_busy_controller_fences_a_silent_broker_none_the_later(world):
+    leader = controller(world)
+    assert leader is not None
+    silent, other = (node for node in (1, 2, 3) if node != leader)
+    image = world.node(leader).broker.image
+
+    async def keep_busy() -> None:
+        for number in range(1000):
+            await create(world, f"busy-{number}", other)
+
+    busy = world.client("story").spawn(keep_busy())
+    world.pause(silent)
+    world.run_until(lambda: not image.is_alive(silent), 4.0)
+
+    assert not busy.done()
+    busy.cancel()
+
+
 def test_a_node_that_stops_lets_others_lead_first(world):
     world.do(create(world, "tide", 1))
     leader = controller(world)

@@ -399,7 +399,7 @@ class Quorum:
         self.log.high_watermark = high_watermark
         for entry in self.log.take_committed(high_watermark):
             self._on_commit(entry)
-        if self._leads_since is not None and high_watermark >= self._leads_since:
+        if self._leads_since not in (None, -1) and high_watermark >= self._leads_since:
             self._leads_since = -1
             self.refusal = None
             self._on_lead(self.raft.epoch)
