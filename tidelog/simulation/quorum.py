@@ -20,11 +20,11 @@ client that knows it, so that the client knows what the topic must look like at 
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -40,6 +40,8 @@ from tidelog.model import INTERNAL_TOPICS, NO_NODE, Offset
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.world import World
+
+T = TypeVar("T")
 
 ONE_LEADER: Final = "one leader in a quorum's epoch"
 EPOCH: Final = "the quorum's epoch never falls"
@@ -221,6 +223,13 @@ class _Topic:
     retention_told: str | None = None
 
 
+class _OneTry(AdminClient):
+    """Asks once. Of what was sent twice, the first may take effect long after the second."""
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await attempt()
+
+
 class QuorumLoad:
     """Administrators at work on one cluster."""
 
@@ -262,10 +271,10 @@ class QuorumLoad:
             finally:
                 client.close()
 
-    def _new_client(self, number: int, generator: random.Random) -> AdminClient:
+    def _new_client(self, number: int, generator: random.Random) -> _OneTry:
         nodes = list(self.world.machines)
         generator.shuffle(nodes)
-        return AdminClient(
+        return _OneTry(
             ",".join(map(bootstrap, nodes)), timeout_seconds=self.pace.timeout_seconds,
             network=self.world.client(f"client-{number + 1}").network,
         )  # fmt: skip
@@ -356,7 +365,7 @@ class QuorumLoad:
         sound = [machine for machine in world.machines.values() if not machine.is_damaged]
         if len(sound) <= len(world.machines) // 2:
             return  # a quorum bears the damage of a minority, and no more
-        world.run_until(lambda: all(machine.is_up for machine in sound), seconds_max, name=LIVENESS)
+        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
         self._waiting = dict.fromkeys(range(self.pace.clients))
         world.run_until(lambda: not self._waiting, seconds_max, name=LIVENESS)
         for task in self._tasks:
@@ -366,7 +375,15 @@ class QuorumLoad:
         for machine in sound:
             self._compare(machine)
 
+    def _all_up(self, sound: list[Machine]) -> bool:
+        for machine in sound:
+            if not machine.is_running:  # it was stopping when everybody was started
+                self.world.restart(machine.number)
+        return all(machine.is_up for machine in sound)
+
     def _is_settled(self, sound: list[Machine]) -> bool:
+        if not self._all_up(sound):
+            return False
         everyone = self.world.machines.values()
         if not any((quorum := quorum_of(m)) is not None and quorum.leads for m in everyone):
             return False
