@@ -124,6 +124,29 @@ def test_a_dead_broker_is_fenced_at_once_and_a_silent_one_when_its_lease_ends(wo
     assert world.now - began_at < 0.5
 
 
+def test_a_node_that_lags_refuses_nothing_that_it_only_does_not_know_yet(world):
+    leader = controller(world)
+    assert leader is not None
+    lagging = next(node for node in (1, 2, 3) if node != leader)
+    world.cut(leader, lagging)
+    world.do(create(world, "new", leader))
+    assert not knows(world, lagging, "new")
+
+    async def delete() -> None:
+        network = world.client("story").network
+        at = bootstrap(lagging)
+        async with AdminClient(at, network=network, timeout_seconds=20.0) as client:
+            await client.delete_topic("new")
+
+    deleting = world.client("story").spawn(delete())
+    world.run(seconds=0.5)
+    world.heal()
+    world.run_until(deleting.done, SECONDS_MAX)
+
+    assert deleting.exception() is None
+    assert not knows(world, leader, "new")
+
+
 def test_a_busy_controller_fences_a_silent_broker_none_the_later(world):
     leader = controller(world)
     assert leader is not None

@@ -11,7 +11,7 @@ from tidelog.config import TOPIC_SETTINGS, topic_config
 from tidelog.controller import decisions
 from tidelog.controller.decisions import Defaults, NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
-from tidelog.controller.records import TopicCreated
+from tidelog.controller.records import TopicCreated, TopicDeleted
 from tidelog.errors import (
     BrokerError,
     InvalidRequest,
@@ -216,22 +216,28 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     for name, topic_id in asked:
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
-            topic = _find(broker.image, name, topic_id)
-            if topic.name in INTERNAL_TOPICS:
-                raise InvalidTopic(f"{topic.name} is the cluster's own and cannot be deleted")
-            answer |= {"name": topic.name, "topic_id": topic.id}
-            await broker.metadata.change(
-                partial(decisions.delete_topic, name=name, topic_id=topic_id)
-            )
-            await broker.acted()
+            deleted = await _delete_topic(broker, name, topic_id)
+            answer |= {"name": deleted.name, "topic_id": deleted.id}
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         answers.append(answer)
     return {"responses": answers}
 
 
-def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicImage:
-    return image.topics[decisions.delete_topic(image, name, topic_id).name]
+async def _delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
+    """Delete a topic by name or by id; return once nothing of it is served here."""
+    found: list[TopicImage] = []
+
+    def decide(image: ClusterImage) -> TopicDeleted:
+        record = decisions.delete_topic(image, name, topic_id)
+        if record.name in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{record.name} is the cluster's own and cannot be deleted")
+        found.append(image.topics[record.name])
+        return record
+
+    await broker.metadata.change(decide)
+    await broker.acted()
+    return found[-1]
 
 
 async def create_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
