@@ -90,6 +90,7 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) 
 def add(
     node: Annotated[int, typer.Argument(help="A broker that follows the quorum.", min=0)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
 ) -> None:
     """Let a broker vote, once it has caught up with the others.
 
@@ -103,13 +104,14 @@ def add(
       tidelog quorum remove 2 && tidelog quorum add 2     # its disk was replaced
     """
     _change(bootstrap, lambda client: client.add_voter(node))
-    print(f"node {node} votes now")
+    _tell(node, votes=True, as_json=as_json)
 
 
 @app.command("remove")
 def remove(
     node: Annotated[int, typer.Argument(help="A voter.", min=0)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
 ) -> None:
     """Let a voter be one no longer; it goes on as a broker that follows.
 
@@ -117,7 +119,14 @@ def remove(
     cannot.
     """
     _change(bootstrap, lambda client: client.remove_voter(node))
-    print(f"node {node} votes no longer")
+    _tell(node, votes=False, as_json=as_json)
+
+
+def _tell(node: int, *, votes: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"node": node, "votes": votes})
+    else:
+        print(f"node {node} votes {'now' if votes else 'no longer'}")
 
 
 def _change(bootstrap: str, change: "Callable[[MembersClient], Awaitable[None]]") -> None:
