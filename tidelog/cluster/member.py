@@ -22,8 +22,9 @@ from tidelog.cluster.snapshots import Snapshots
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.controller.snapshot import decode_snapshot, encode_snapshot
+from tidelog.errors import StorageError
 from tidelog.host import Host
-from tidelog.log.directory import DataDirectory, Identity, encode_id
+from tidelog.log.directory import META, DataDirectory, Identity, encode_id
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import Endpoint, Epoch, NodeId
@@ -149,15 +150,26 @@ class Member:
         voters = self.metadata.image.voters
         await self.quorum.open(voters if len(voters) else VoterSet(formed.voters), self._snapshot)
         self._formation.newest_voters = self.quorum.raft.voters
-        if self.me.key not in self.quorum.raft.voters and self.quorum.raft.voters.get(
-            self.me.key.id
-        ):  # fmt: skip
-            _log.error(
-                "the quorum knows node %d with another disk: this one follows, and does not vote. "
-                "If the old disk is gone for good: tidelog quorum remove %d, tidelog quorum add %d",
-                self.me.key.id, self.me.key.id, self.me.key.id,
-            )  # fmt: skip
+        self._check_disk(self.quorum.raft.voters)
         self.quorum.start(self.hub)
+
+    def _check_disk(self, voters: VoterSet) -> None:
+        """Say what to do if the quorum knows this node with another disk."""
+        known = voters.get(self.me.key.id)
+        if known is None or known.key == self.me.key:
+            return
+        node = self.me.key.id
+        if len(voters) == 1:
+            raise StorageError(
+                f"the metadata is kept by node {node} with the directory id {known.key.directory}, "
+                f"but {META} says {self.me.key.directory}; nobody else can let it vote again. "
+                f"Restore {META} from a backup, or put that id back"
+            )
+        _log.error(
+            "the quorum knows node %d with another disk: this one follows, and does not vote. If "
+            "the old disk is gone for good: tidelog quorum remove %d, tidelog quorum add %d",
+            node, node, node,
+        )  # fmt: skip
 
     async def _find_quorum(self) -> Formed:
         alone = list(self._contacts) in ([], [self.me.key.id])

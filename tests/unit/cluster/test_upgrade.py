@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+import pytest
+
 from tests.unit.broker.node import Machine, batch_of
 from tidelog.cluster.quorum_log import METADATA_PARTITION
 from tidelog.controller.records import (
@@ -11,7 +13,8 @@ from tidelog.controller.records import (
     TopicCreated,
     encode,
 )
-from tidelog.host import Path
+from tidelog.errors import StorageError
+from tidelog.host import Path, read_file
 from tidelog.log.directory import META, PARTITION_METADATA, encode_id
 from tidelog.model import METADATA_TOPIC_ID, TopicPartition
 from tidelog.records import Record, encode_batch, stamp
@@ -77,3 +80,18 @@ def test_a_node_from_before_clusters_becomes_a_quorum_of_one_and_keeps_everythin
 
     machine.live(first, killed=True)
     machine.live(second)
+
+
+def test_a_lone_node_that_took_another_name_for_its_disk_is_refused_with_what_to_do():
+    machine = Machine()
+
+    async def story(node):
+        await node.create("tide")
+
+    machine.live(story)
+    path = Path(machine.config.data) / META
+    content = read_file(machine.disk, path).split(b"directory.id=")[0]
+    write(machine, path, content + b"directory.id=" + encode_id(UUID(int=9)).encode() + b"\n")
+
+    with pytest.raises(StorageError, match="put that id back"):
+        machine.live(story)
