@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
 
-from tidelog.host import Host
+from tidelog.host import Bytes, Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
@@ -71,16 +71,36 @@ class Hub:
     ) -> T:
         """The answer of `node`; PeerUnreachable if there is none, PeerRefused if never."""
         if node == self._me().node:
-            mine: T = await self._ask_myself(message, seconds_max)
+            mine: T = await self._ask_myself(message, _Own(takes_data=False), seconds_max)
             return mine
         return await self._link(node).ask(message, answer, seconds_max=seconds_max)
+
+    async def ask_data(
+        self, node: NodeId, message: msgspec.Struct, answer: type[T], *, seconds_max: float
+    ) -> tuple[T, memoryview]:
+        """The answer of `node` and the data beside it, which may be none; fails as `ask` does.
+
+        The view is writable memory of its own, to be kept as long as one likes.
+        """
+        if node == self._me().node:
+            mine: tuple[T, memoryview] = await self._ask_myself(
+                message, _Own(takes_data=True), seconds_max
+            )
+            return mine
+        return await self._link(node).ask_data(message, answer, seconds_max=seconds_max)
+
+    def note(self, node: NodeId, message: msgspec.Struct) -> None:
+        """Tell `node` something that needs no answer, if there is a connection to it."""
+        if node == self._me().node:
+            self._receive(node, message, None)
+        elif (link := self._links.get(node)) is not None:
+            link.note(message)
 
     async def is_down(self, node: NodeId) -> bool:
         """Whether a peer's process is gone: nobody listens where it did."""
         return node != self._me().node and await self._link(node).is_down()
 
-    async def _ask_myself(self, message: msgspec.Struct, seconds_max: float) -> Any:
-        place = _Own()
+    async def _ask_myself(self, message: msgspec.Struct, place: "_Own", seconds_max: float) -> Any:
         self._receive(self._me().node, message, place)
         try:
             async with asyncio.timeout(seconds_max):
@@ -138,12 +158,20 @@ class _Own:
 
     is_gone = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_data: bool) -> None:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._takes_data = takes_data
 
     def send(self, message: msgspec.Struct) -> None:
         if not self.answer.done():
-            self.answer.set_result(message)
+            empty = memoryview(bytearray())
+            self.answer.set_result((message, empty) if self._takes_data else message)
+
+    def send_with(self, message: msgspec.Struct, buffers: Sequence[Bytes]) -> None:
+        assert self._takes_data, "data that was not asked for"
+        if not self.answer.done():
+            # A copy: whoever asked may change what it gets, as it may with a peer's.
+            self.answer.set_result((message, memoryview(bytearray().join(buffers))))
 
     def fail(self, reason: str) -> None:
         if not self.answer.done():

@@ -26,6 +26,7 @@ from tidelog.peers.wire import (
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
+Answered = TypeVar("Answered")
 
 CONNECT_SECONDS_MAX: Final = 1.0
 _BACKOFF_SECONDS: Final = 0.05
@@ -72,10 +73,25 @@ class Link:
 
     async def ask(self, message: msgspec.Struct, answer: type[T], *, seconds_max: float) -> T:
         """The peer's answer; PeerUnreachable if there is none in time, PeerRefused if never."""
+        decoder = self._decoder(answer)
+        return await self._ask(lambda stream: stream.ask(message, decoder), seconds_max)
+
+    async def ask_data(
+        self, message: msgspec.Struct, answer: type[T], *, seconds_max: float
+    ) -> tuple[T, memoryview]:
+        """The peer's answer and the data beside it, which may be none; fails as `ask` does.
+
+        The view is writable memory of its own, to be kept as long as one likes.
+        """
+        decoder = self._decoder(answer)
+        return await self._ask(lambda stream: stream.ask_data(message, decoder), seconds_max)
+
+    async def _ask(
+        self, send: "Callable[[Stream], asyncio.Future[Answered]]", seconds_max: float
+    ) -> Answered:
         try:
             async with asyncio.timeout(seconds_max):
-                stream = self._stream or await self._connect()
-                return await stream.ask(message, self._decoder(answer))  # type: ignore[no-any-return]
+                return await send(self._stream or await self._connect())
         except TimeoutError:
             raise PeerUnreachable(f"node {self.node} did not answer in time") from None
 

@@ -6,12 +6,12 @@ Rule 2: a request is answered once, on the connection that it came by; if that i
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from tidelog.host import Host
+from tidelog.host import Bytes, Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.stream import Stream
 from tidelog.peers.wire import (
@@ -33,9 +33,16 @@ GREETING_SECONDS_MAX: Final = 5.0
 
 
 class Answer(Protocol):
-    """The place of one answer. One of the two is called, once."""
+    """The place of one answer. One of the three is called, once."""
 
     def send(self, message: msgspec.Struct) -> None: ...
+
+    def send_with(self, message: msgspec.Struct, buffers: Sequence[Bytes]) -> None:
+        """Send data beside the message, for whoever asked by `ask_data`.
+
+        The buffers are not copied: from now on they must not change.
+        """
+        ...
 
     def fail(self, reason: str) -> None: ...
 
@@ -141,6 +148,9 @@ class _Place:
 
     def send(self, message: msgspec.Struct) -> None:
         self._stream.send(ANSWER, self._number, message)
+
+    def send_with(self, message: msgspec.Struct, buffers: Sequence[Bytes]) -> None:
+        self._stream.send_data(self._number, message, buffers)
 
     def fail(self, reason: str) -> None:
         self._stream.send(FAILURE, self._number, Failure(reason=reason))

@@ -6,27 +6,32 @@ Rule 3: a peer that does not read is given up once `UNSENT_BYTES_MAX` wait for i
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from tidelog.errors import TidelogError
+from tidelog.host import Bytes
 from tidelog.peers.wire import (
     ANSWER,
+    DATA_ANSWER,
     FAILURE,
     FRAME_BYTES_MAX,
     NOTE,
     REQUEST,
     STRANGER_BYTES_MAX,
     Failure,
+    encode_data_frame,
     encode_frame,
+    split_data,
     split_frame,
 )
 from tidelog.wire.frames import FrameBuffer, FrameRefused
 
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 _NUMBERS: Final = 2**32
+_NO_DATA: Final = memoryview(bytearray())
 
 
 class PeerUnreachable(TidelogError):
@@ -37,6 +42,14 @@ class PeerUnreachable(TidelogError):
     def __init__(self, what: str, *, is_down: bool = False) -> None:
         super().__init__(what)
         self.is_down = is_down
+
+
+class _Asked(NamedTuple):
+    """A request that is not answered yet."""
+
+    future: "asyncio.Future[Any]"
+    decoder: "msgspec.msgpack.Decoder[Any]"
+    takes_data: bool
 
 
 class Stream(asyncio.BufferedProtocol):
@@ -56,7 +69,7 @@ class Stream(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._buffer = FrameBuffer(STRANGER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, tuple[asyncio.Future[Any], msgspec.msgpack.Decoder[Any]]] = {}
+        self._waiting: dict[int, _Asked] = {}
         self._next_number = 0
         self.lost: str | None = None
 
@@ -66,22 +79,47 @@ class Stream(asyncio.BufferedProtocol):
         self, message: msgspec.Struct, decoder: "msgspec.msgpack.Decoder[Any]"
     ) -> "asyncio.Future[Any]":
         """Send a request; the future is its answer, or PeerUnreachable."""
+        return self._ask(message, decoder, takes_data=False)
+
+    def ask_data(
+        self, message: msgspec.Struct, decoder: "msgspec.msgpack.Decoder[Any]"
+    ) -> "asyncio.Future[tuple[Any, memoryview]]":
+        """Send a request whose answer may bring data; the future is both, or PeerUnreachable.
+
+        The view is writable memory of its own, to be kept as long as one likes. It is empty if
+        the answer brought no data.
+        """
+        return self._ask(message, decoder, takes_data=True)
+
+    def _ask(
+        self,
+        message: msgspec.Struct,
+        decoder: "msgspec.msgpack.Decoder[Any]",
+        *,
+        takes_data: bool,
+    ) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.lost is not None:
             future.set_exception(PeerUnreachable(self.lost))
             return future
         number = self._next_number
         self._next_number = (number + 1) % _NUMBERS
-        self._waiting[number] = future, decoder
+        self._waiting[number] = _Asked(future, decoder, takes_data)
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
         self.send(REQUEST, number, message)
         return future
 
     def send(self, kind: int, number: int, message: msgspec.Struct) -> None:
-        transport = self._transport
-        if self.lost is not None or transport is None:
-            return
-        transport.writelines(encode_frame(kind, number, message))
+        if self.lost is None and self._transport is not None:
+            self._write(self._transport, encode_frame(kind, number, message))
+
+    def send_data(self, number: int, message: msgspec.Struct, buffers: Sequence[Bytes]) -> None:
+        """Answer with data. The buffers are not copied, so they must not change any more."""
+        if self.lost is None and self._transport is not None:
+            self._write(self._transport, encode_data_frame(number, message, buffers))
+
+    def _write(self, transport: asyncio.Transport, pieces: list[Bytes]) -> None:
+        transport.writelines(pieces)
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self.fail("it does not read what is sent to it")
 
@@ -113,17 +151,24 @@ class Stream(asyncio.BufferedProtocol):
             self.fail(f"it sent nonsense ({error})")
 
     def _take(self, kind: int, number: int, message: memoryview) -> None:
-        if kind not in (ANSWER, FAILURE):
+        if kind not in (ANSWER, FAILURE, DATA_ANSWER):
             self._on_frame(self, kind, number, message)
             return
-        future, decoder = self._waiting.get(number, (None, None))
-        if future is None or decoder is None or future.done():
+        data = _NO_DATA
+        if kind == DATA_ANSWER:
+            message, data = split_data(message)
+        asked = self._waiting.get(number)
+        if asked is None or asked.future.done():
             return  # nobody waits any more
         if kind == FAILURE:
             reason = msgspec.msgpack.decode(message, type=Failure).reason
-            future.set_exception(PeerUnreachable(reason))
+            asked.future.set_exception(PeerUnreachable(reason))
+        elif asked.takes_data:
+            asked.future.set_result((asked.decoder.decode(message), data))
+        elif kind == ANSWER:
+            asked.future.set_result(asked.decoder.decode(message))
         else:
-            future.set_result(decoder.decode(message))
+            raise ValueError("data that was not asked for")
 
     # The end.
 
@@ -142,7 +187,7 @@ class Stream(asyncio.BufferedProtocol):
     def tell_lost(self, *, is_down: bool) -> None:
         """Let those go who still wait for an answer."""
         assert self.lost is not None
-        for future, _ in list(self._waiting.values()):
+        for future, *_ in list(self._waiting.values()):
             if not future.done():
                 future.set_exception(PeerUnreachable(self.lost, is_down=is_down))
                 future.exception()  # whoever asked may be gone, and then this is no news

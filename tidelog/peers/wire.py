@@ -4,14 +4,20 @@ Rule 1: a connection begins with who is there: cluster, node and directory, both
         not belong together parts at once, with a reason that a person can act on.
 Rule 2: after that, requests, answers in any order, and one-way notes, all tagged msgpack.
 Rule 3: a length is compared with the limit before memory is set aside; strangers get little.
+Rule 4: bytes beside a message are neither packed nor copied: they follow it in the frame as they
+        are, and whoever receives them gets a view of the frame.
 """
 
 # connection := hello, (welcome | refusal), frame*
 # frame      := size: int32, kind: uint8, number: uint32, message        (big-endian)
-# kind       := 0 a request, 1 its answer (same number), 2 a note (number 0), 3 a failed request
-# message    := msgpack map, whose "type" names it
+# kind       := 0 a request, 1 its answer (same number), 2 a note (number 0), 3 a failed request,
+#               4 an answer with data (same number)
+# message    := head                                  of the kinds 0 to 3
+#             | head_size: uint32, head, data         of kind 4; data is all that is left
+# head       := msgpack map, whose "type" names it
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -31,9 +37,16 @@ REQUEST: Final = 0
 ANSWER: Final = 1
 NOTE: Final = 2
 FAILURE: Final = 3
+DATA_ANSWER: Final = 4
+
+HEAD_SIZE: Final = struct.Struct(">I")
+DATA_HEADER: Final = struct.Struct(">iBII")
+"""The header of a frame with data, and its head's size."""
 
 STRANGER_BYTES_MAX: Final = 64 * 1024
 FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
+JOINED_BYTES_MAX: Final = 4 * 1024
+"""A buffer up to this size costs less to copy than to hand to the kernel by itself."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -87,11 +100,44 @@ def encode_frame(kind: int, number: int, message: msgspec.Struct) -> list[Bytes]
     return [HEADER.pack(SIZE_COUNTED + len(body), kind, number), body]
 
 
+def encode_data_frame(
+    number: int, message: msgspec.Struct, buffers: Sequence[Bytes]
+) -> list[Bytes]:
+    """The buffers of one answer with data: small ones are joined, large ones are those given."""
+    head = _encode(message)
+    size = SIZE_COUNTED + HEAD_SIZE.size + len(head) + sum(map(len, buffers))
+    assert size <= FRAME_BYTES_MAX, f"an answer of {size} bytes, which no peer takes"
+    pieces: list[Bytes] = []
+    small: list[Bytes] = [DATA_HEADER.pack(size, DATA_ANSWER, number, len(head)), head]
+    for buffer in buffers:
+        if len(buffer) <= JOINED_BYTES_MAX:
+            small.append(buffer)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        pieces.append(buffer)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
 def split_frame(frame: bytearray) -> tuple[int, int, memoryview]:
     """Kind, number and message of a frame without its size; ValueError if it is too short."""
     if len(frame) < SIZE_COUNTED:
         raise ValueError(f"a frame of {len(frame)} bytes")
     return frame[0], int.from_bytes(frame[1:5], "big"), memoryview(frame)[SIZE_COUNTED:]
+
+
+def split_data(message: memoryview) -> tuple[memoryview, memoryview]:
+    """Head and data of an answer with data; ValueError if the head would be longer than both."""
+    if len(message) < HEAD_SIZE.size:
+        raise ValueError(f"an answer with data of {len(message)} bytes")
+    head_size: int = HEAD_SIZE.unpack_from(message)[0]
+    end = HEAD_SIZE.size + head_size
+    if end > len(message):
+        raise ValueError(f"a head of {head_size} bytes in an answer of {len(message)}")
+    return message[HEAD_SIZE.size : end], message[end:]
 
 
 def decode_greeting(message: memoryview) -> Hello | Welcome | Refusal:
