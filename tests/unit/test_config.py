@@ -15,6 +15,7 @@ from tidelog.config import (
     topic_config,
     with_node_changes,
 )
+from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import ConfigError
 
 
@@ -182,9 +183,25 @@ def test_every_topic_config_of_kafka_4_is_known():
     assert set(TOPIC_SETTINGS) == kafka | own
 
 
+@pytest.mark.parametrize(("replicas", "needed"), [(1, 1), (2, 1), (3, 2), (5, 2)])
+def test_two_of_three_replicas_must_be_in_sync_unless_somebody_says_otherwise(replicas, needed):
+    assert min_in_sync_of(TopicConfig(), replicas) == needed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "replicas", "needed"), [(1, 3, 1), (2, 2, 2), (3, 3, 3), (3, 2, 2), (2, 1, 1)]
+)
+def test_a_minimum_that_was_set_counts_as_far_as_there_are_replicas(wanted, replicas, needed):
+    assert min_in_sync_of(TopicConfig(min_insync_replicas=wanted), replicas) == needed
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
+        (
+            {"log.min.insync.replicas": 0},
+            "log.min.insync.replicas is 0, so a write that nobody holds would count",
+        ),
         (
             {"log.min.compaction.lag.ms": 2, "log.max.compaction.lag.ms": 1},
             "log.min.compaction.lag.ms is 2, which is above log.max.compaction.lag.ms, 1",

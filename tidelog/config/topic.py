@@ -18,6 +18,9 @@ from tidelog.errors import ConfigError
 NEVER: Final = 2**63 - 1
 """Kafka's default where a number of messages or milliseconds shall never be reached."""
 
+BY_REPLICAS: Final = -1
+"""For `min.insync.replicas`: what the number of replicas makes of it."""
+
 _REPLICAS: Final = r"\*|none|[0-9]+:[0-9]+"
 _REPLICAS_FORM: Final = "a list of PARTITION:BROKER, or * for all, or none"
 _NO_REMOTE: Final = "there is no remote storage here; leave it out"
@@ -127,7 +130,10 @@ class TopicConfig:
         0, "Leave a record uncompacted for at least this long.", least=0
     )
     min_insync_replicas: int = setting(
-        1, "How many replicas must hold a write before acks=all is answered.", least=1
+        BY_REPLICAS,
+        "How many replicas must hold a write before acks=all is answered; never more than there "
+        "are. -1: by their number, 2 from three replicas up, else 1.",
+        least=BY_REPLICAS,
     )
     preallocate: bool = setting(
         False, "Taken for Kafka's sake, without effect: files grow as they are written."
@@ -215,8 +221,25 @@ def topic_config(values: Mapping[str, object], defaults: TopicConfig) -> TopicCo
     return dataclasses.replace(defaults, **changes)
 
 
+def min_in_sync_of(config: TopicConfig, replicas: int) -> int:
+    """How many of a partition's `replicas` must be in sync for anything to be committed."""
+    return enough_in_sync(config.min_insync_replicas, replicas)
+
+
+def enough_in_sync(wanted: int, replicas: int) -> int:
+    """What `min.insync.replicas` comes to; more than there are replicas can never be in sync."""
+    if wanted == BY_REPLICAS:
+        return 2 if replicas >= 3 else 1
+    return min(wanted, replicas)
+
+
 def check_together(config: TopicConfig, prefix: str = "") -> None:
     """Refuse settings that contradict each other; `prefix` stands before their names."""
+    if config.min_insync_replicas == 0:
+        raise ConfigError(
+            f"{prefix}min.insync.replicas is 0, so a write that nobody holds would count; set 1 "
+            "or more, or -1 for what the number of replicas makes of it"
+        )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"{prefix}min.compaction.lag.ms is {config.min_compaction_lag_ms}, which is above "

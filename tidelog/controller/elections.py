@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tidelog.config.topic import BY_REPLICAS, enough_in_sync
 from tidelog.controller.image import ClusterImage, PartitionImage, Place, TopicImage
 from tidelog.controller.records import PartitionChanged
 from tidelog.controller.reports import ReplicaReports
@@ -24,10 +25,10 @@ from tidelog.errors import (
 from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId
 
 MinInSync: TypeAlias = Callable[[TopicImage], int]
-"""How many replicas of a topic's partitions must be in sync for anything to be committed."""
+"""The topic's `min.insync.replicas`, its own or the cluster's; BY_REPLICAS where nobody set it."""
 
 
-def min_in_sync(default: int) -> MinInSync:
+def min_in_sync(default: int = BY_REPLICAS) -> MinInSync:
     """What the topic's config says, or else the cluster's."""
 
     def of(topic: TopicImage) -> int:
@@ -58,8 +59,8 @@ class Electorate:
         return replace(self, active=self.active.difference(nodes))
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """More than there are replicas can never be in sync."""
-        return min(self.min_in_sync(topic), len(partition.replicas))
+        """How many must be in sync for anything to be committed."""
+        return enough_in_sync(self.min_in_sync(topic), len(partition.replicas))
 
 
 def change(place: Place, after: PartitionImage) -> PartitionChanged:
