@@ -13,6 +13,7 @@ import msgspec
 
 from tidelog.host import Bytes, Host
 from tidelog.model import Endpoint, NodeId
+from tidelog.peers.breaker import BreakerStatus
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
 from tidelog.peers.stream import PeerUnreachable
@@ -99,6 +100,10 @@ class Hub:
     async def is_down(self, node: NodeId) -> bool:
         """Whether a peer's process is gone: nobody listens where it did."""
         return node != self._me().node and await self._link(node).is_down()
+
+    def peers(self) -> dict[NodeId, BreakerStatus]:
+        """How the way to each peer is that this node ever asked, by node."""
+        return {node: link.status() for node, link in sorted(self._links.items())}
 
     async def _ask_myself(self, message: msgspec.Struct, place: "_Own", seconds_max: float) -> Any:
         self._receive(self._me().node, message, place)

@@ -2,7 +2,7 @@
 
 Rule 1: one connection, however much is asked through it.
 Rule 2: a lost connection is tried again at once, before anybody is told: refused, the process is
-        gone; otherwise it may just be the way. Later tries wait longer and longer, with jitter.
+        gone; otherwise it may just be the way. When a later try may go, the breaker says.
 Rule 3: nothing is sent twice. What was in flight when the connection broke has failed.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 
 from tidelog.host import Host
 from tidelog.model import Endpoint, NodeId
+from tidelog.peers.breaker import Breaker, BreakerStatus
 from tidelog.peers.stream import PeerUnreachable, Stream
 from tidelog.peers.wire import (
     Hello,
@@ -29,8 +30,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 Answered = TypeVar("Answered")
 
 CONNECT_SECONDS_MAX: Final = 1.0
-_BACKOFF_SECONDS: Final = 0.05
-_BACKOFF_SECONDS_MAX: Final = 1.0
 
 
 class Link:
@@ -59,9 +58,9 @@ class Link:
         self._stream: Stream | None = None
         self._connecting: asyncio.Task[Stream] | None = None
         self._probe: asyncio.Task[None] | None = None
-        self._failures = 0
+        self._breaker = Breaker(now=host.clock.monotonic())
         self._place = 0  # which of the places is tried next; the last one that was right
-        self._retry_at = 0.0
+        self._was_reached = False
         self._last_failure = PeerUnreachable(f"node {node} was never reached")
         self._said = ""
         self._decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
@@ -70,6 +69,9 @@ class Link:
     @property
     def is_connected(self) -> bool:
         return self._stream is not None
+
+    def status(self) -> BreakerStatus:
+        return self._breaker.status()
 
     async def ask(self, message: msgspec.Struct, answer: type[T], *, seconds_max: float) -> T:
         """The peer's answer; PeerUnreachable if there is none in time, PeerRefused if never."""
@@ -92,7 +94,11 @@ class Link:
         try:
             async with asyncio.timeout(seconds_max):
                 return await send(self._stream or await self._connect())
+        except (PeerUnreachable, PeerRefused):
+            self._breaker.request_failed()
+            raise
         except TimeoutError:
+            self._breaker.request_failed()
             raise PeerUnreachable(f"node {self.node} did not answer in time") from None
 
     def note(self, message: msgspec.Struct) -> None:
@@ -102,7 +108,7 @@ class Link:
 
     async def is_down(self) -> bool:
         """Whether nobody listens there, as far as one more try can tell."""
-        self._retry_at = 0.0
+        self._breaker.hurry(self._host.clock.monotonic())
         try:
             if self._stream is None:
                 await self._connect()
@@ -122,7 +128,7 @@ class Link:
 
     async def _connect(self) -> Stream:
         if self._connecting is None:
-            if self._host.clock.monotonic() < self._retry_at or self._closed:
+            if self._closed or not self._breaker.begin(self._host.clock.monotonic()):
                 raise self._last_failure
             self._connecting = asyncio.get_running_loop().create_task(self._try())
             self._connecting.add_done_callback(_retrieve)
@@ -134,11 +140,13 @@ class Link:
                 stream = await self._open()
         except (OSError, TimeoutError, PeerRefused, PeerUnreachable) as error:
             raise self._failed(error) from None
+        except BaseException:  # cancelled, or a fault of ours: it must not stay half-open for ever
+            self._breaker.abandoned(self._host.clock.monotonic())
+            raise
         finally:
             self._connecting = None
         self._stream = stream
-        self._failures = 0
-        self._said = ""
+        self._succeeded()
         return stream
 
     async def _open(self) -> Stream:
@@ -156,23 +164,35 @@ class Link:
         if isinstance(answer, Refusal):
             stream.fail(answer.reason)
             raise PeerRefused(answer.reason)
+        if stream.lost is not None:  # right behind its answer
+            raise PeerUnreachable(stream.lost)
         stream.trust()
         self._on_welcome(answer)
         return stream
 
+    def _succeeded(self) -> None:
+        seconds_open = self._breaker.succeeded(self._host.clock.monotonic())
+        if seconds_open is not None:
+            _log.info("node %d is reached again, after %.1f s", self.node, seconds_open)
+        self._was_reached = True
+        self._said = ""
+
     def _failed(self, error: Exception) -> PeerUnreachable | PeerRefused:
-        self._failures += 1
         self._place += 1
-        longest = min(_BACKOFF_SECONDS * 2 ** (self._failures - 1), _BACKOFF_SECONDS_MAX)
-        wait = longest * (0.5 + self._host.random.random() / 2)
-        self._retry_at = self._host.clock.monotonic() + wait
-        if isinstance(error, PeerRefused):
-            if self._said != str(error):
-                _log.error("node %d refuses to talk: %s", self.node, error)
-                self._said = str(error)
-            return error
         is_down = isinstance(error, ConnectionRefusedError)
         what = "nobody listens there" if is_down else str(error) or "no answer"
+        opens = self._breaker.failed(
+            self._host.clock.monotonic(), what, draw=self._host.random.random()
+        )
+        if isinstance(error, PeerRefused):
+            if self._said != what:
+                _log.error("node %d refuses to talk: %s", self.node, what)
+                self._said = what
+            return error
+        if opens:
+            # Nodes start in any order: one that is not there yet is nothing to worry about.
+            level = logging.WARNING if self._was_reached else logging.INFO
+            _log.log(level, "node %d is out of reach: %s", self.node, what)
         self._last_failure = PeerUnreachable(f"node {self.node}: {what}", is_down=is_down)
         return self._last_failure
 
@@ -189,7 +209,7 @@ class Link:
         if self._closed:
             stream.tell_lost(is_down=False)
             return
-        self._retry_at = 0.0
+        self._breaker.lost(what)
         self._probe = asyncio.get_running_loop().create_task(self._look(stream))
 
     async def _look(self, stream: Stream) -> None:

@@ -2,84 +2,14 @@
 
 import asyncio
 import struct
-from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
 import pytest
-import uvloop
 
-from tidelog.host import system_host
-from tidelog.model import Endpoint, NodeId
-from tidelog.peers.link import Link
-from tidelog.peers.listener import Answer, PeerListener
+from tests.unit.peers.peer import Peer, Ping, Pong, link_to, run
+from tidelog.model import NodeId
 from tidelog.peers.stream import PeerUnreachable
-from tidelog.peers.wire import Hello, Message, PeerRefused, Welcome
-
-
-class Ping(Message, frozen=True, tag=True):
-    text: str = ""
-
-
-class Pong(Message, frozen=True, tag=True):
-    text: str = ""
-
-
-HOST = system_host()
-HERE = Endpoint(host="127.0.0.1", port=0)
-
-
-class Peer:
-    """A node that answers pings, unless told otherwise."""
-
-    def __init__(self, node: NodeId = 2, cluster: str | None = "ours") -> None:
-        self.node = node
-        self.cluster = cluster
-        self.heard: list[tuple[NodeId, Any]] = []
-        self.gone: list[NodeId] = []
-        self.places: list[Answer] = []
-        self.keeps_quiet = False
-        self.listener = PeerListener(
-            HOST, me=lambda: Welcome(cluster=cluster, node=node, directory="there"),
-            messages=msgspec.msgpack.Decoder(Ping), receive=self._receive,
-            on_gone=self.gone.append,
-        )  # fmt: skip
-        self.endpoint = HERE
-
-    async def start(self) -> "Peer":
-        self.endpoint = await self.listener.start(self.endpoint)
-        return self
-
-    def _receive(self, node: NodeId, message: Any, place: Answer | None) -> None:
-        self.heard.append((node, message))
-        if place is None:
-            return
-        if message.text == "fail":
-            place.fail("not today")
-        elif self.keeps_quiet:
-            self.places.append(place)
-        else:
-            place.send(Pong(text=message.text))
-
-
-def link_to(
-    peer: Peer, *, node: NodeId = 1, wanted: NodeId = 2, cluster: str | None = "ours",
-    down: list[NodeId] | None = None, protocol: int = 1,
-) -> Link:  # fmt: skip
-    return Link(
-        HOST, wanted,
-        hello=lambda: Hello(
-            cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol
-        ),
-        where=lambda: (peer.endpoint,), on_welcome=lambda welcome: None,
-        on_down=(down if down is not None else []).append,
-    )  # fmt: skip
-
-
-def run(story: Coroutine[Any, Any, None]) -> None:
-    """On the loop that nodes run on: its transports are not the standard library's."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(story, 20))
+from tidelog.peers.wire import PeerRefused
 
 
 def test_a_request_is_answered_and_many_share_one_connection():
