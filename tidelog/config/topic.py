@@ -63,6 +63,15 @@ class TopicConfig:
         "once each has it in memory, as Kafka does.",
         choices=("fsync", "replicated"),
     )
+    failover_mode: str = setting(
+        "auto",
+        "Who chooses another leader: 'auto' lets the controller do it at once. With 'manual' a "
+        "partition whose leader fails, restarts or stops waits, unled, until somebody promotes a "
+        "replica (the old leader, too, if it is back); before a planned stop, promote another "
+        "first. Nor does leadership return to the first replica by itself. A partition with one "
+        "replica has nobody to wait for, and does not.",
+        choices=("auto", "manual"),
+    )
     file_delete_delay_ms: int = setting(
         60_000,
         "Taken for Kafka's sake, without effect: files that nobody needs go at once.",
@@ -186,8 +195,9 @@ class TopicConfig:
     )
     unclean_leader_election_enable: bool = setting(
         False,
-        "Whether a replica that lacks records may lead when no other is left. Kept, but without "
-        "effect as long as a node runs alone.",
+        "Whether a replica that may lack committed records leads as soon as no other can, and what "
+        "it lacks is lost. Otherwise the partition waits for one that has them all. With "
+        "failover.mode 'manual' it waits all the same.",
     )
 
     @property

@@ -21,16 +21,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.controller import elections, membership, registration
-from tidelog.controller.elections import Electorate, MinInSync
+from tidelog.controller.elections import ConfigOf, Electorate, MinInSync, own_config
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.leases import LEASE_SECONDS, Heartbeat, Leases
-from tidelog.controller.records import MetadataRecord, TopicDeleted
+from tidelog.controller.records import (
+    MetadataRecord,
+    NodeConfigChanged,
+    TopicConfigChanged,
+    TopicDeleted,
+)
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReports
 from tidelog.model import NodeId, Offset
 
 PREFERRED_SECONDS: Final = 5.0
-"""How often leadership is given back to first replicas."""
+"""How often leadership is given back to first replicas, and what nobody leads is looked at."""
 PREFERRED_COUNT_MAX: Final = 500
 """How many partitions change their leader in one batch because of that."""
 
@@ -54,12 +59,14 @@ class Controller:
         *,
         cluster_id: str,
         min_in_sync: MinInSync,
+        config_of: ConfigOf = own_config,
         lease_seconds: float = LEASE_SECONDS,
         preferred_seconds: float | None = PREFERRED_SECONDS,
     ) -> None:
         """`preferred_seconds` None: leaders stay where they are."""
         self._cluster_id = cluster_id
         self._min_in_sync = min_in_sync
+        self._config_of = config_of
         self._preferred_seconds = preferred_seconds
         self._leases = Leases(lease_seconds)
         self.reports = ReplicaReports()
@@ -69,7 +76,7 @@ class Controller:
         """The brokers that leave and lead nothing, since which end of the log."""
 
     def electorate(self, image: ClusterImage) -> Electorate:
-        return Electorate.of(image, self.reports, self._min_in_sync)
+        return Electorate.of(image, self.reports, self._min_in_sync, self._config_of)
 
     # What happens.
 
@@ -98,6 +105,8 @@ class Controller:
         """The image has `records` now, and the log up to `end`. Called on every voter."""
         if any(isinstance(record, TopicDeleted) for record in records):
             self.reports.keep_only(image.places)
+        if any(isinstance(record, TopicConfigChanged | NodeConfigChanged) for record in records):
+            self._elect_all = True  # what waits may be led by whom it might not be before
         self._note_leaderless(image, end)
 
     def _note_leaderless(self, image: ClusterImage, end: Offset) -> None:
@@ -131,22 +140,28 @@ class Controller:
             return membership.begin_shutdown(image, nodes, electorate)
         if nodes := self._leases.ready(image, now):
             return membership.unfence(image, nodes, electorate)
-        if self._elect_all:  # the controller before this one may not have come to it
-            records: list[MetadataRecord] = list(elections.elect_all(image, electorate))
-            if records:
-                return records
+        if records := elections.settle_damage(image, electorate, self.reports.unsettled):
+            return list(records)
+        self.reports.unsettled.clear()
+        # The controller before this one may not have come to it; or a setting allows it now.
+        if self._elect_all or self._is_time(now):
+            if records := list(elections.elect_all(image, electorate)):
+                return list(records)
             self._elect_all = False
         return self._restore_preferred(image, electorate, now)
 
     def _restore_preferred(
         self, image: ClusterImage, electorate: Electorate, now: float
     ) -> list[MetadataRecord]:
-        if self._preferred_seconds is None or now < self._restore_at:
+        if self._preferred_seconds is None or not self._is_time(now):
             return []
         restored = elections.restore_preferred(image, electorate, count_max=PREFERRED_COUNT_MAX)
         if len(restored) < PREFERRED_COUNT_MAX:  # otherwise go on at once with the rest
             self._restore_at = now + self._preferred_seconds
         return list(restored)
+
+    def _is_time(self, now: float) -> bool:
+        return self._preferred_seconds is not None and now >= self._restore_at
 
     def deadline(self, image: ClusterImage, now: float) -> float | None:
         """When `due` may have something to do though nothing happens; it may be in the past."""

@@ -2,16 +2,17 @@
 
 Rule 1: a decision looks at an image and returns records; it changes nothing and waits for nothing.
 Rule 2: what cannot be done is refused with the error that Kafka's clients know.
-Rule 3: a new partition says who is in sync: in a cluster only its leader, until the others have
-        shown that they hold what it holds. A node that is alone need not say so.
+Rule 3: a new partition says who is in sync: in a cluster all of its replicas that are there, since
+        its log is empty and so they hold all of it. A node that is alone need not say so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from tidelog.config import TopicConfig, check_together, topic_config
+from tidelog.config.topic import min_in_sync_of
 from tidelog.controller.elections import change
 from tidelog.controller.image import ClusterImage, Place, TopicImage
 from tidelog.controller.placement import candidates, check_replication, place
@@ -36,7 +37,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, NodeId, topic_name_problem
+from tidelog.model import INTERNAL_TOPICS, NO_NODE, NodeId, topic_name_problem
 
 PARTITIONS_MAX: Final = 100_000
 PRODUCER_IDS_BLOCK: Final = 1000
@@ -154,20 +155,30 @@ def change_topic_config(
 
 
 def eligible_after(
-    image: ClusterImage, changed: TopicConfigChanged, min_in_sync_default: int
+    image: ClusterImage, changed: TopicConfigChanged | NodeConfigChanged, defaults: TopicConfig
 ) -> list[PartitionChanged]:
-    """What must change together with a topic's settings.
+    """What must change together with settings; `defaults` are those that hold afterwards.
 
     Where fewer replicas suffice from now on, the in-sync set commits what those who left it lack:
     they are not eligible any more (KIP-966). Goes into one batch with `changed`.
     """
-    topic = find_topic(image, changed.topic)
-    minimum = int(changed.config.get("min.insync.replicas", min_in_sync_default))
+    if isinstance(changed, TopicConfigChanged):
+        topic = find_topic(image, changed.topic)
+        return list(_not_eligible(topic, topic_config(changed.config, defaults)))
     return [
-        change(Place(topic, number), partition.edited(eligible=frozenset()))
-        for number, partition in enumerate(topic.partitions)
-        if partition.eligible and len(partition.in_sync) >= min(minimum, len(partition.replicas))
+        dropped
+        for topic in image.topics.values()
+        if any(partition.eligible for partition in topic.partitions)
+        for dropped in _not_eligible(topic, topic_config(topic.config, defaults))
     ]
+
+
+def _not_eligible(topic: TopicImage, config: TopicConfig) -> Iterator[PartitionChanged]:
+    for number, partition in enumerate(topic.partitions):
+        is_led = partition.leader != NO_NODE  # else nothing is committed, however few suffice
+        minimum = min_in_sync_of(config, len(partition.replicas))
+        if partition.eligible and is_led and len(partition.in_sync) >= minimum:
+            yield change(Place(topic, number), partition.edited(eligible=frozenset()))
 
 
 def change_node_config(
@@ -222,7 +233,8 @@ def _first_states(
                 f"none of {list(nodes)} is there, so nobody could lead; "
                 f"name one of {sorted(active)}"
             )
-        states.append(PartitionState(cluster_id, tuple(nodes), (leader,), leader, FIRST_EPOCH))
+        in_sync = tuple(sorted(active.intersection(nodes)))
+        states.append(PartitionState(cluster_id, tuple(nodes), in_sync, leader, FIRST_EPOCH))
     return states
 
 

@@ -6,12 +6,21 @@ Rule 2: every change rises the partition epoch, and the leader epoch if the lead
         or becomes nobody. What was proposed on the state before is then known as stale.
 Rule 3: the last of an in-sync set stays in it though it is fenced: only it can lead again.
 Rule 4: functions here look and answer; `membership` and `registration` say when they are asked.
+Rule 5: who leaves an in-sync set stays eligible while nothing can be committed without it: until
+        enough are in sync *and* somebody leads (`settled`; KIP-966).
+Rule 6: a replica that says it is damaged neither leads nor is in sync while others are. If nobody
+        else can lead cleanly, nobody leads: followers would copy the hole, or be cut where it
+        begins, though the records may be on a disk that is only away. A sole replica leads, come
+        what may: there is nothing to wait for.
+Rule 7: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+from uuid import UUID
 
+from tidelog.config import TopicConfig, topic_config
 from tidelog.config.topic import BY_REPLICAS, enough_in_sync
 from tidelog.controller.image import ClusterImage, PartitionImage, Place, TopicImage
 from tidelog.controller.records import PartitionChanged
@@ -27,6 +36,14 @@ from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId
 MinInSync: TypeAlias = Callable[[TopicImage], int]
 """The topic's `min.insync.replicas`, its own or the cluster's; BY_REPLICAS where nobody set it."""
 
+ConfigOf: TypeAlias = Callable[[TopicImage], TopicConfig]
+"""All settings of a topic, its own over those of the cluster."""
+
+
+def own_config(topic: TopicImage) -> TopicConfig:
+    """What the topic itself says, over what Tidelog comes with."""
+    return topic_config(topic.config, TopicConfig())
+
 
 def min_in_sync(default: int = BY_REPLICAS) -> MinInSync:
     """What the topic's config says, or else the cluster's."""
@@ -39,18 +56,26 @@ def min_in_sync(default: int = BY_REPLICAS) -> MinInSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Electorate:
-    """Who can be elected, and what is known of them."""
+    """Who can be elected, and what is known of them: for one decision, on one image."""
 
     active: frozenset[NodeId]
     reports: ReplicaReports
     min_in_sync: MinInSync
+    config_of: ConfigOf = own_config
+    _minimums: dict[UUID, int] = field(default_factory=dict)
+    _configs: dict[UUID, TopicConfig] = field(default_factory=dict)
+    """Parsed once for each topic: a broker that goes may lead thousands of its partitions."""
 
     @classmethod
     def of(
-        cls, image: ClusterImage, reports: ReplicaReports, min_in_sync: MinInSync
+        cls,
+        image: ClusterImage,
+        reports: ReplicaReports,
+        min_in_sync: MinInSync,
+        config_of: ConfigOf = own_config,
     ) -> "Electorate":
         active = frozenset(image.active_nodes())
-        return cls(active=active, reports=reports, min_in_sync=min_in_sync)
+        return cls(active=active, reports=reports, min_in_sync=min_in_sync, config_of=config_of)
 
     def with_nodes(self, nodes: Iterable[NodeId]) -> "Electorate":
         return replace(self, active=self.active.union(nodes))
@@ -60,7 +85,27 @@ class Electorate:
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
         """How many must be in sync for anything to be committed."""
-        return enough_in_sync(self.min_in_sync(topic), len(partition.replicas))
+        wanted = self._minimums.get(topic.id)
+        if wanted is None:
+            wanted = self._minimums[topic.id] = self.min_in_sync(topic)
+        return enough_in_sync(wanted, len(partition.replicas))
+
+    def config(self, topic: TopicImage) -> TopicConfig:
+        config = self._configs.get(topic.id)
+        if config is None:
+            config = self._configs[topic.id] = self.config_of(topic)
+        return config
+
+    def waits(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """Whether an operator decides who leads the partition."""
+        return len(partition.replicas) > 1 and self.config(topic).failover_mode == "manual"
+
+    def may_lead(self, node: NodeId, partition: PartitionImage) -> bool:
+        """Whether it is there and, unless it is the only one, whole."""
+        return node in self.active and not self.is_damaged(node, partition)
+
+    def is_damaged(self, node: NodeId, partition: PartitionImage) -> bool:
+        return len(partition.replicas) > 1 and self.reports.is_damaged(node, partition.cluster_id)
 
 
 def change(place: Place, after: PartitionImage) -> PartitionChanged:
@@ -70,22 +115,42 @@ def change(place: Place, after: PartitionImage) -> PartitionChanged:
     )
 
 
+def settled(place: Place, after: PartitionImage, electorate: Electorate) -> PartitionImage:
+    """The partition as it is to be: nobody stays eligible once others can commit without it."""
+    if after.leader == NO_NODE or not after.eligible:
+        return after
+    if len(after.in_sync) < electorate.minimum(place.topic, after):
+        return after
+    return after.edited(eligible=frozenset())
+
+
+def decided(place: Place, after: PartitionImage, electorate: Electorate) -> PartitionChanged:
+    return change(place, settled(place, after, electorate))
+
+
 # Choosing.
 
 
 def choose(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
     """Who may lead without losing anything; None if nobody who is there."""
     for among in (partition.in_sync, partition.eligible):
-        best = _best(partition, among & electorate.active, electorate.reports)
+        able = {node for node in among if electorate.may_lead(node, partition)}
+        best = _best(partition, able, electorate.reports)
         if best is not None:
             return best
     return None
 
 
-def choose_unclean(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
-    """Who would lose the least of those who are there."""
+def choose_unclean(
+    partition: PartitionImage, electorate: Electorate, *, damaged_too: bool = False
+) -> NodeId | None:
+    """Who would lose the least of those who are there; the damaged only if nobody else is."""
     there = electorate.active.intersection(partition.replicas)
-    return _best(partition, there, electorate.reports)
+    whole = {node for node in there if electorate.may_lead(node, partition)}
+    best = _best(partition, whole, electorate.reports)
+    if best is None and damaged_too:
+        best = _best(partition, there, electorate.reports)
+    return best
 
 
 def _best(
@@ -102,6 +167,15 @@ def _best(
     return best
 
 
+def best_of(
+    partition: PartitionImage, among: Collection[NodeId], reports: ReplicaReports
+) -> NodeId:
+    """Who of these replicas, of which there is one at least, has the most."""
+    best = _best(partition, among, reports)
+    assert best is not None, "one of them is a replica"
+    return best
+
+
 def led_by(partition: PartitionImage, leader: NodeId) -> PartitionImage:
     """The partition under another leader, who is in sync or eligible."""
     if leader in partition.in_sync:
@@ -114,9 +188,15 @@ def led_by(partition: PartitionImage, leader: NodeId) -> PartitionImage:
     )  # fmt: skip
 
 
-def led_anew(partition: PartitionImage, electorate: Electorate) -> PartitionImage:
-    """The partition under the best leader that there is, or under nobody."""
-    leader = choose(partition, electorate)
+def led_anew(place: Place, partition: PartitionImage, electorate: Electorate) -> PartitionImage:
+    """The partition of `place` under the best leader that it may have by itself, or nobody."""
+    leader = None
+    if not electorate.waits(place.topic, partition):
+        leader = choose(partition, electorate)
+        if leader is None and electorate.config(place.topic).unclean_leader_election_enable:
+            leader = choose_unclean(partition, electorate)
+            if leader is not None:
+                return forced(partition, leader)
     return partition.edited(leader=NO_NODE) if leader is None else led_by(partition, leader)
 
 
@@ -130,27 +210,22 @@ def without(place: Place, gone: Collection[NodeId], electorate: Electorate) -> P
     stay = partition.in_sync.difference(gone)
     if not stay and partition.in_sync:
         stay = frozenset({_last_to_stay(partition, electorate.reports)})
-    eligible = eligible_beside(stay, place, electorate)
-    after = partition.edited(in_sync=stay, eligible=eligible)
-    return led_anew(after, electorate) if partition.leader in gone else after
+    after = with_in_sync(partition, stay)
+    if partition.leader in gone:
+        after = led_anew(place, after, electorate)
+    return settled(place, after, electorate)
 
 
 def _last_to_stay(partition: PartitionImage, reports: ReplicaReports) -> NodeId:
     if partition.leader in partition.in_sync:
         return partition.leader
-    best = _best(partition, partition.in_sync, reports)
-    assert best is not None, "who is in sync is a replica"
-    return best
+    return best_of(partition, partition.in_sync, reports)
 
 
-def eligible_beside(
-    in_sync: frozenset[NodeId], place: Place, electorate: Electorate
-) -> frozenset[NodeId]:
-    """Who may lead beside the smaller set `in_sync`: while that commits nothing, all who left."""
-    partition = place.partition
-    if len(in_sync) >= electorate.minimum(place.topic, partition):
-        return frozenset()
-    return (partition.eligible | partition.in_sync) - in_sync
+def with_in_sync(partition: PartitionImage, in_sync: frozenset[NodeId]) -> PartitionImage:
+    """The partition with another in-sync set; who leaves it is eligible, until it is `settled`."""
+    eligible = (partition.eligible | partition.in_sync) - in_sync
+    return partition.edited(in_sync=in_sync, eligible=eligible)
 
 
 def leave(
@@ -177,18 +252,62 @@ def come(
     image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
 ) -> Iterator[PartitionChanged]:
     """What nobody leads, and somebody can now that `nodes` are among the active."""
-    offline = image.led.get(NO_NODE, {})
-    if offline:
-        for place in _held_by_any(image, nodes):
-            if place.partition.leader == NO_NODE:
-                leader = choose(place.partition, electorate)
-                if leader is not None:
-                    yield change(place, led_by(place.partition, leader))
+    if image.led.get(NO_NODE):
+        yield from _lead_again(_held_by_any(image, nodes), electorate)
 
 
 def elect_all(image: ClusterImage, electorate: Electorate) -> Iterator[PartitionChanged]:
     """Everything that nobody leads and somebody can."""
-    return come(image, electorate.active, electorate)
+    return _lead_again(image.led.get(NO_NODE, {}).values(), electorate)
+
+
+def _lead_again(places: Iterable[Place], electorate: Electorate) -> Iterator[PartitionChanged]:
+    for place in places:
+        if place.partition.leader == NO_NODE:
+            after = led_anew(place, place.partition, electorate)
+            if after.leader != NO_NODE:
+                yield decided(place, after, electorate)
+
+
+# Replicas that are damaged, and those that are so no more.
+
+
+def settle_damage(
+    image: ClusterImage, electorate: Electorate, news: Collection[int]
+) -> list[PartitionChanged]:
+    """What follows from damage; `news` are the partitions where it came or went just now.
+
+    A leader that nobody can replace steps down when its damage is news, and not again: it may be
+    one that an operator, who knew of it, has let lead by force since.
+    """
+    changed = []
+    for cluster_id in {**dict.fromkeys(electorate.reports.damaged()), **dict.fromkeys(news)}:
+        place = image.places.get(cluster_id)
+        if place is None:
+            continue  # its topic is deleted
+        after = without_damaged(place, electorate)
+        replaced = after.leader != NO_NODE or cluster_id in news
+        if after != place.partition and (replaced or place.partition.leader == NO_NODE):
+            changed.append(change(place, after))
+    return changed
+
+
+def without_damaged(place: Place, electorate: Electorate) -> PartitionImage:
+    """The partition when those who are damaged neither lead nor are in sync beside others.
+
+    They are not eligible either: what makes them whole again comes from a leader, and until then
+    they may lack what was committed before they left.
+    """
+    partition = place.partition
+    damaged = {node for node in partition.replicas if electorate.is_damaged(node, partition)}
+    after = with_in_sync(partition, partition.in_sync - damaged or partition.in_sync)
+    if after.leader == NO_NODE or after.leader in damaged:
+        after = led_anew(place, after, electorate)
+    after = after.edited(eligible=after.eligible - damaged)
+    return settled(place, after, electorate)
+
+
+# First replicas.
 
 
 def restore_preferred(
@@ -201,8 +320,9 @@ def restore_preferred(
             break
         partition = place.partition
         first = partition.replicas[0]
-        if first in partition.in_sync and first in electorate.active:
-            restored.append(change(place, led_by(partition, first)))
+        can_lead = first in partition.in_sync and electorate.may_lead(first, partition)
+        if can_lead and not electorate.waits(place.topic, partition):
+            restored.append(decided(place, led_by(partition, first), electorate))
     return restored
 
 
@@ -215,12 +335,23 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
     first = partition.replicas[0]
     if partition.leader == first:
         raise ElectionNotNeeded(f"{place.name} is led by its first replica, {first}")
-    if first not in electorate.active or first not in partition.in_sync:
-        why = "in sync" if first in electorate.active else "there"
-        raise PreferredLeaderNotAvailable(
-            f"{first}, the first replica of {place.name}, is not {why}"
-        )
-    return change(place, led_by(partition, first))
+    why = ""
+    if first not in electorate.active:
+        why = "not there, or is about to stop"
+    elif electorate.is_damaged(first, partition):
+        why = "damaged"
+    elif not _is_clean(partition, first):
+        why = "not in sync"
+    if why:
+        raise PreferredLeaderNotAvailable(f"{first}, the first replica of {place.name}, is {why}")
+    return decided(place, led_by(partition, first), electorate)
+
+
+def _is_clean(partition: PartitionImage, leader: NodeId) -> bool:
+    """Whether nothing is lost if it leads from now on."""
+    return leader in partition.in_sync or (
+        partition.leader == NO_NODE and leader in partition.eligible
+    )
 
 
 def elect_unclean(place: Place, electorate: Electorate) -> PartitionChanged:
@@ -230,8 +361,8 @@ def elect_unclean(place: Place, electorate: Electorate) -> PartitionChanged:
         raise ElectionNotNeeded(f"{place.name} is led by {partition.leader}")
     clean = choose(partition, electorate)
     if clean is not None:
-        return change(place, led_by(partition, clean))
-    leader = choose_unclean(partition, electorate)
+        return decided(place, led_by(partition, clean), electorate)
+    leader = choose_unclean(partition, electorate, damaged_too=True)
     if leader is None:
         raise EligibleLeadersNotAvailable(
             f"no replica of {place.name} is there; start one of {list(partition.replicas)}"
@@ -245,7 +376,9 @@ def promote(
     """Let `target` lead, or whoever has the longest log; with `force` whatever may be lost."""
     partition = place.partition
     if target is None:
-        target = (choose_unclean if force else choose)(partition, electorate)
+        target = choose(partition, electorate)
+        if force and target is None:
+            target = choose_unclean(partition, electorate, damaged_too=True)
     if target is None:
         raise EligibleLeadersNotAvailable(
             f"no replica of {place.name} that may lead is there; "
@@ -259,13 +392,13 @@ def promote(
         raise ElectionNotNeeded(f"{place.name} is led by {target}")
     if target not in electorate.active:
         raise EligibleLeadersNotAvailable(f"{target} is not there, or is about to stop")
-    if target in partition.in_sync or (
-        partition.leader == NO_NODE and target in partition.eligible
-    ):
-        return change(place, led_by(partition, target))
+    is_damaged = electorate.is_damaged(target, partition)
+    if _is_clean(partition, target) and not is_damaged:
+        return decided(place, led_by(partition, target), electorate)
     if not force:
+        what = "is damaged in" if is_damaged else "is not in sync with"
         raise EligibleLeadersNotAvailable(
-            f"{target} is not in sync with {place.name}; wait until it is, "
+            f"{target} {what} {place.name}; wait until it is well, "
             "or use --force, and lose what it does not have"
         )
     return change(place, forced(partition, target))

@@ -7,14 +7,15 @@ Rule 2: who joins is there, is not about to stop, and is in the life that the le
 Rule 3: who leaves while the set is too small to commit anything stays eligible (KIP-966).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.controller.elections import Electorate, change, eligible_beside
+from tidelog.controller.elections import Electorate, decided, with_in_sync
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import PartitionChanged
 from tidelog.errors import (
+    BrokerError,
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidUpdateVersion,
@@ -66,9 +67,28 @@ def change_in_sync(
         raise IneligibleReplica(f"{wanted.leader} leads {place.name} and is in sync with itself")
     for node, broker_epoch in wanted.in_sync.items():
         _check_member(image, place, node, broker_epoch)
-    members = frozenset(wanted.in_sync)
-    eligible = eligible_beside(members, place, electorate)
-    return change(place, partition.edited(in_sync=members, eligible=eligible))
+        if node not in partition.in_sync and electorate.is_damaged(node, partition):
+            raise IneligibleReplica(f"{node} is damaged in {place.name}")
+    return decided(place, with_in_sync(partition, frozenset(wanted.in_sync)), electorate)
+
+
+def change_many(
+    image: ClusterImage, wanted: Sequence[WantedInSync], electorate: Electorate
+) -> tuple[list[PartitionChanged], dict[tuple[UUID, int], BrokerError]]:
+    """The records for all that may be, and the reasons why the others may not.
+
+    Of several proposals for one partition only the first counts: each was made on what is now.
+    """
+    changed: dict[tuple[UUID, int], PartitionChanged] = {}
+    refused: dict[tuple[UUID, int], BrokerError] = {}
+    for one in wanted:
+        key = (one.topic_id, one.partition)
+        if key not in changed and key not in refused:
+            try:
+                changed[key] = change_in_sync(image, one, electorate)
+            except BrokerError as error:
+                refused[key] = error
+    return list(changed.values()), refused
 
 
 def _check_life(image: ClusterImage, node: NodeId, broker_epoch: int) -> None:

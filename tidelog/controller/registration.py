@@ -100,20 +100,36 @@ def _begin_life(
         else:
             after = elections.without(place, [node], electorate)
             if not wanted.clean:  # what it had told of may be lost with its page cache (KIP-966)
-                after = after.edited(eligible=after.eligible - {node})
+                after = _without_cache(place, after, node, electorate)
         if not after.in_sync and ReplicaKey(node, wanted.directory) in after.lost:
             after = after.edited(in_sync=frozenset({node}), lost=())
         if after != place.partition:
             yield elections.change(place, after)
 
 
+def _without_cache(
+    place: Place, after: PartitionImage, node: NodeId, electorate: Electorate
+) -> PartitionImage:
+    """The partition when `node` may lack what it had not synced.
+
+    The last in sync stays so: what it acknowledged was on its disk. Not so where `durability` is
+    replicated: then one of the eligible, who are away, takes its place, if there is one.
+    """
+    heirs = after.eligible - {node}
+    is_synced = electorate.config(place.topic).durability == "fsync"
+    if is_synced or after.in_sync != {node} or not heirs:
+        return after.edited(eligible=heirs)
+    heir = elections.best_of(after, heirs, electorate.reports)
+    return after.edited(in_sync=frozenset({heir}), eligible=heirs - {heir})
+
+
 def _without_disk(place: Place, gone: ReplicaKey, electorate: Electorate) -> PartitionImage:
     """The partition when a disk is no more: nothing that it held counts."""
     partition, node = place.partition, gone.id
     stay = partition.in_sync - {node}
-    eligible = elections.eligible_beside(stay, place, electorate) - {node}
+    after = elections.with_in_sync(partition, stay)
     lost = (gone,) if partition.in_sync and not stay else partition.lost
-    after = partition.edited(in_sync=stay, eligible=eligible, lost=lost)
+    after = after.edited(eligible=after.eligible - {node}, lost=lost)
     if partition.leader in (node, NO_NODE):
-        after = elections.led_anew(after, electorate)
-    return after
+        after = elections.led_anew(place, after, electorate)
+    return elections.settled(place, after, electorate)

@@ -3,9 +3,11 @@
 Rule 1: this is hearsay. It is in no log, is lost with the process, and never makes an election
         clean; among those who may lead it tells who has the most.
 Rule 2: what a broker said in another life counts no more.
+Rule 3: what is damaged is indexed, and so is what has just become so or ceased to be: whoever
+        decides looks at these alone.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
@@ -20,15 +22,20 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     """The epoch of its last record."""
     end: Offset
     watermark: Offset
+    damaged: bool = False
+    """It found that it cannot read what it had committed, and has not got it back yet."""
 
 
 class ReplicaReports:
     """The last report of every replica, by (broker, partition's cluster id)."""
 
-    __slots__ = ("_by_node",)
+    __slots__ = ("_by_node", "unsettled")
 
     def __init__(self) -> None:
         self._by_node: dict[NodeId, _Said] = {}
+        self.unsettled: dict[int, None] = {}
+        """The partitions of which a replica was damaged, or became sound, and nobody has looked
+        at them since; by cluster id. Whoever has looked takes them out."""
 
     def take(
         self, node: NodeId, broker_epoch: int, replicas: Iterable[ReplicaReport], now: float
@@ -36,15 +43,34 @@ class ReplicaReports:
         """A broker may tell of all its replicas, or only of those that have changed."""
         said = self._by_node.get(node)
         if said is None or said.broker_epoch < broker_epoch:
+            self.unsettled |= said.damaged if said is not None else {}
             said = self._by_node[node] = _Said(broker_epoch)
         if said.broker_epoch == broker_epoch:  # else it is late, from an earlier life
             said.at = now
             for report in replicas:
                 said.reports[report.cluster_id] = report
+                if report.damaged != (report.cluster_id in said.damaged):
+                    self._turn(said, report)
+
+    def _turn(self, said: "_Said", report: ReplicaReport) -> None:
+        self.unsettled[report.cluster_id] = None
+        if report.damaged:
+            said.damaged[report.cluster_id] = None
+        else:
+            del said.damaged[report.cluster_id]
 
     def get(self, node: NodeId, cluster_id: int) -> ReplicaReport | None:
         said = self._by_node.get(node)
         return None if said is None else said.reports.get(cluster_id)
+
+    def is_damaged(self, node: NodeId, cluster_id: int) -> bool:
+        said = self._by_node.get(node)
+        return said is not None and cluster_id in said.damaged
+
+    def damaged(self) -> Iterator[int]:
+        """The partitions of which some replica is damaged, by cluster id; one may come twice."""
+        for said in self._by_node.values():
+            yield from said.damaged
 
     def age(self, node: NodeId, now: float) -> float | None:
         """How long ago the broker said anything; None if it never did."""
@@ -56,14 +82,18 @@ class ReplicaReports:
         for said in self._by_node.values():
             for cluster_id in [i for i in said.reports if i not in known]:
                 del said.reports[cluster_id]
+                said.damaged.pop(cluster_id, None)
+        for cluster_id in [i for i in self.unsettled if i not in known]:
+            del self.unsettled[cluster_id]
 
 
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = ("at", "broker_epoch", "reports")
+    __slots__ = ("at", "broker_epoch", "damaged", "reports")
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
         self.at = 0.0
         self.reports: dict[int, ReplicaReport] = {}
+        self.damaged: dict[int, None] = {}

@@ -20,6 +20,7 @@ from tidelog.controller.decisions import (
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import (
     BrokerFenced,
+    NodeConfigChanged,
     NodeRegistered,
     PartitionState,
     TopicConfigChanged,
@@ -37,6 +38,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.model import NO_NODE
 
 DEFAULTS = Defaults(partitions=2, replication=-1, topic=TopicConfig())
 TOPIC_ID = UUID(int=9)
@@ -231,7 +233,7 @@ def test_blocks_of_producer_ids_never_overlap():
 # In a cluster.
 
 
-def test_in_a_cluster_only_the_leader_of_a_new_partition_is_in_sync():
+def test_in_a_cluster_all_who_are_there_hold_all_of_a_new_partition_and_are_in_sync():
     image = image_after(*cluster(1, 2, 3))
 
     created = create(image, partitions=3, replication=3)
@@ -240,10 +242,10 @@ def test_in_a_cluster_only_the_leader_of_a_new_partition_is_in_sync():
     assert [state.replicas for state in created.partitions] == list(map(tuple, created.replicas))
     for partition in image.topics["new"].partitions:
         assert partition.leader == partition.replicas[0]
-        assert partition.in_sync == {partition.leader}
+        assert partition.in_sync == {1, 2, 3}
         assert (partition.epoch, partition.partition_epoch) == (0, 0)
     added = add_partitions(image, "new", 4, None)
-    assert [state.in_sync for state in added.partitions] == [(added.replicas[0][0],)]
+    assert [state.in_sync for state in added.partitions] == [(1, 2, 3)]
 
 
 def test_a_node_that_is_alone_writes_what_it_always_wrote():
@@ -271,14 +273,14 @@ def test_the_cluster_ids_of_new_partitions_are_in_the_record_and_taken_by_nobody
     ]
 
 
-def test_a_broker_that_is_away_does_not_lead_what_it_is_given_by_hand():
-    image = image_after(*cluster(1, 2), BrokerFenced(node=1, broker_epoch=1))
+def test_a_broker_that_is_away_neither_leads_nor_is_in_sync_with_what_it_is_given_by_hand():
+    image = image_after(*cluster(1, 2, 3), BrokerFenced(node=1, broker_epoch=1))
 
-    created = create(image, assignment={0: [1, 2]})
+    created = create(image, assignment={0: [1, 3, 2]})
 
     (state,) = created.partitions
-    assert (state.replicas, state.leader, state.in_sync) == ((1, 2), 2, (2,))
-    with pytest.raises(InvalidReplicaAssignment, match=r"name one of \[2\]"):
+    assert (state.replicas, state.leader, state.in_sync) == ((1, 3, 2), 3, (2, 3))
+    with pytest.raises(InvalidReplicaAssignment, match=r"name one of \[2, 3\]"):
         create(image, assignment={0: [1]})
 
 
@@ -289,14 +291,33 @@ def test_a_cluster_without_any_broker_there_takes_no_topic():
         create(image)
 
 
+def after_config(image, *, defaults=None, **config):
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    changed = TopicConfigChanged(topic="t", config=names)
+    return states(eligible_after(image, changed, defaults or TopicConfig()))
+
+
 def test_the_eligible_are_dropped_where_fewer_suffice_from_now_on():
     image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1, eligible=[2]))
 
-    def after(**config):
-        names = {name.replace("_", "."): value for name, value in config.items()}
-        changed = TopicConfigChanged(topic="t", config=names)
-        return states(eligible_after(image, changed, min_in_sync_default=2))
+    assert after_config(image, min_insync_replicas="1") == [(1, (1,), (), 3, 5)]
+    assert after_config(image, min_insync_replicas="2") == []
+    assert after_config(image) == []
+    assert after_config(image, defaults=TopicConfig(min_insync_replicas=1)) == [(1, (1,), (), 3, 5)]
 
-    assert after(min_insync_replicas="1") == [(1, (1,), (), 3, 5)]
-    assert after(min_insync_replicas="2") == []
-    assert after() == []
+
+def test_while_nobody_leads_the_eligible_stay_so_however_few_suffice():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], NO_NODE, eligible=[2]))
+
+    assert after_config(image, min_insync_replicas="1") == []
+
+
+def test_a_default_for_all_topics_drops_the_eligible_of_those_that_have_no_setting_of_their_own():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1, eligible=[2]))
+    changed = NodeConfigChanged(node=None, config={"log.min.insync.replicas": "1"})
+    lowered = TopicConfig(min_insync_replicas=1)
+
+    assert states(eligible_after(image, changed, lowered)) == [(1, (1,), (), 3, 5)]
+    assert eligible_after(image, changed, TopicConfig()) == []
+    image.apply(TopicConfigChanged(topic="t", config={"min.insync.replicas": "2"}))
+    assert eligible_after(image, changed, lowered) == []

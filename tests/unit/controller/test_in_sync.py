@@ -10,9 +10,10 @@ from tests.unit.controller.histories import (
     image_after,
     partition_in,
     registered,
+    reported,
     states,
 )
-from tidelog.controller.in_sync import WantedInSync, change_in_sync
+from tidelog.controller.in_sync import WantedInSync, change_in_sync, change_many
 from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted, BrokerUnfenced
 from tidelog.errors import (
     FencedLeaderEpoch,
@@ -30,9 +31,10 @@ WANTED = WantedInSync(
 )  # fmt: skip
 
 
-def decide(partition, wanted, *more, minimum=1):
+def decide(partition, wanted, *more, minimum=1, reports=None):
     image = image_after(*cluster(1, 2, 3), partition, *more)
-    return states([change_in_sync(image, wanted, electorate(image, minimum=minimum))])
+    able = electorate(image, minimum=minimum, reports=reports)
+    return states([change_in_sync(image, wanted, able)])
 
 
 def test_a_leader_may_take_in_who_is_there():
@@ -81,3 +83,35 @@ def test_what_was_decided_on_something_else_is_refused(changes, error):
 def test_who_is_away_or_leaving_or_in_another_life_cannot_join(fate):
     with pytest.raises(IneligibleReplica):
         decide(partition_in([1, 2, 3], [1], 1), WANTED, *fate)
+
+
+def test_of_many_proposals_each_has_its_own_fate():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1))
+    missing = replace(WANTED, partition=1)
+
+    changed, refused = change_many(image, [missing, WANTED], electorate(image))
+
+    assert states(changed) == [(1, (1, 2), (), 3, 5)]
+    assert list(refused) == [(TOPIC_ID, 1)]
+    assert isinstance(refused[TOPIC_ID, 1], UnknownTopicOrPartition)
+
+
+def test_of_two_proposals_for_one_partition_the_first_counts():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1))
+    other = replace(WANTED, in_sync={1: 1, 3: 3})
+
+    changed, refused = change_many(image, [WANTED, other], electorate(image))
+
+    assert states(changed) == [(1, (1, 2), (), 3, 5)]
+    assert refused == {}
+
+
+def test_who_is_damaged_cannot_join_but_does_not_keep_others_from_joining():
+    reports = reported(n2=(3, 5, True))
+
+    with pytest.raises(IneligibleReplica, match="damaged"):
+        decide(partition_in([1, 2, 3], [1], 1), WANTED, reports=reports)
+    three = replace(WANTED, in_sync={1: 1, 2: 2, 3: 3})
+    assert decide(partition_in([1, 2, 3], [1, 2], 1), three, reports=reports) == [
+        (1, (1, 2, 3), (), 3, 5)
+    ]
