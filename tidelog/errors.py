@@ -132,6 +132,18 @@ class NotEnoughReplicas(BrokerError):
         super().__init__(f"{in_sync} replicas are in sync; min.insync.replicas is {needed}")
 
 
+class NotEnoughReplicasAfterAppend(BrokerError):
+    """The record was appended, but too few replicas are in sync to commit it. Retry later."""
+
+    code = 20
+    retriable = True
+
+    def __init__(self, *, in_sync: int, needed: int) -> None:
+        super().__init__(
+            f"appended, but only {in_sync} replicas are in sync; min.insync.replicas is {needed}"
+        )
+
+
 class InvalidRequiredAcks(BrokerError):
     """`acks` must be 0, 1 or -1 (all)."""
 

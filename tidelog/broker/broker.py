@@ -14,7 +14,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from tidelog.broker.feeding import Feeding
+from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
+from tidelog.broker.in_sync import InSyncProposals
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
@@ -33,7 +36,7 @@ from tidelog.controller.records import (
 )
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport
-from tidelog.errors import StorageError, UnknownTopicOrPartition
+from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
 from tidelog.host import Host, Path
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
@@ -60,6 +63,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
+from tidelog.partition.follower import BeginAnew, Cut
 from tidelog.raft.machine import Raft
 from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
@@ -78,6 +82,7 @@ OFFSETS_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="com
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
+_FULL_DISK_SECONDS: Final = 1.0
 
 
 class Broker:
@@ -112,6 +117,9 @@ class Broker:
         self.replicas: Replicas
         self.cleaner: Cleaner
         self._following: Following
+        self.feeding: Feeding
+        self.fetching: Fetching
+        self.in_sync: InSyncProposals
 
     # Starting.
 
@@ -136,7 +144,8 @@ class Broker:
         self.replicas = Replicas(
             node_id=self.node_id, host=self.host, directory=self._directory, rounds=self.rounds,
             budget=self.budget, cleaner=self.cleaner, config_of=self.topic_config,
-            change_disk=self._change_disk,
+            change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
+            on_role=self._on_role, on_closed=lambda partition: self.fetching.forget(partition),
         )  # fmt: skip
         await self._join_cluster()
 
@@ -161,12 +170,28 @@ class Broker:
             self.node_id, self.metadata, self.replicas, apply_configs=self.apply_configs,
             tell_deleted=self.tell_deleted, tell_moved=self._tell_moved,
         )  # fmt: skip
+        self._replicate()
         await self.member.open()
         if config.peer_endpoint is not None:
             await self.member.listen(config.peer_endpoint)
         await self.member.join()
         self.controller.start()
         self.identity = self.member.identity
+
+    def _replicate(self) -> None:
+        """What this node's leaders and followers say to those of other nodes."""
+        self.feeding = Feeding(self.host, self.member, self.replicas)
+        self.fetching = Fetching(
+            self.host, self.member, self.replicas,
+            broker_epoch=lambda: self.membership.broker_epoch, spawn=self.spawn,
+            change_log=self._change_log, advance_start=self.advance_start,
+        )  # fmt: skip
+        self.in_sync = InSyncProposals(
+            self.host, self.node_id, self.metadata, self.replicas, min_in_sync=self._min_in_sync,
+            lag_seconds_max=lambda: self.config.replica_lag_time_max_ms / 1000,
+            acted=self._following.done,
+        )  # fmt: skip
+        self.feeding.on_may_join = self.in_sync.look_at
 
     async def begin(self) -> None:
         """Register, recover this node's partitions, and lead what it is given to lead."""
@@ -176,6 +201,7 @@ class Broker:
         for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
         self.spawn(self._following.run())
+        self.spawn(self.in_sync.run())
         self.membership.start()
         await self.membership.unfenced()
         await self.acted()
@@ -183,6 +209,7 @@ class Broker:
         self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
         self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
+        self.repeat(self.config.replica_lag_time_max_ms / 4000, self._drop_laggards)
 
     def _registration(self) -> Registration:
         me = self.member.me
@@ -254,7 +281,19 @@ class Broker:
 
     def partition(self, topic: str | UUID, number: int) -> Partition:
         """The partition on this node, or the error that a client should get."""
-        return self.replicas.find(topic, number)
+        try:
+            return self.replicas.find(topic, number)
+        except BrokerError:
+            found = (
+                self.image.topics.get(topic)
+                if isinstance(topic, str)
+                else self.image.topics_by_id.get(topic)
+            )
+            if found is None or not 0 <= number < len(found.partitions):
+                raise
+            if self.node_id in (known := found.partitions[number]).replicas:
+                raise  # it is being opened, or could not be
+            raise NotLeader(leader=known.leader) from None
 
     def partitions(self) -> list[Partition]:
         return self.replicas.all()
@@ -332,14 +371,65 @@ class Broker:
             self._on_fatal(error)
             raise
 
+    # Replicating.
+
+    def _on_role(self, cluster_id: int, partition: Partition) -> None:
+        self.fetching.follow(cluster_id, partition)
+        if partition.leader is not None and len(partition.leader.replicas) > 1:
+            self.in_sync.look_at(partition)
+
+    async def _change_log(self, partition: Partition, change: Cut | BeginAnew) -> None:
+        """Do to a follower's log what its leader's history asks for, however long a disk is full.
+
+        Not if the partition has another leader by then, who may ask for something else.
+        """
+        follower, name = partition.follower, partition.name
+        async with partition.files, partition.changing:
+            while partition.follower is follower and self.replicas.holds(partition):
+                try:
+                    async with self._directory.noting:
+                        await self._change_log_now(partition, change)
+                    self.cleaner.forget(name)
+                    return
+                except OSError as error:
+                    if not is_full(error):
+                        self._on_fatal(error)
+                        raise
+                    _log.error("%s cannot be brought in line: the disk is full", name)
+                await asyncio.sleep(_FULL_DISK_SECONDS)
+
+    async def _change_log_now(self, partition: Partition, change: Cut | BeginAnew) -> None:
+        directory, name = self._directory, partition.name
+        if isinstance(change, Cut):
+            await partition.cut(change.end, partial(directory.lower_mark, name))
+            return
+
+        def note(start: Offset) -> None:
+            directory.lower_mark(name, 0)
+            directory.raise_start(name, start)
+
+        await partition.begin_anew(change.start, note)
+
+    async def _drop_laggards(self) -> None:
+        """See who has fallen behind, and who waits at the end of what it follows."""
+        self.feeding.note_level()
+        self.in_sync.look_at_all()
+
     # Housekeeping.
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run `work` beside everything else, no longer than the node."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, OSError | StorageError):  # else the disk has failed
+                _log.error("a part of the node failed", exc_info=error)
+            self._on_fatal(error)
 
     def on_stop(self, call: Callable[[], None]) -> None:
         """Call `call` when the node stops, while its partitions are still open."""
@@ -409,6 +499,8 @@ class Broker:
         now_ms = self.host.clock.wall_ms()
         for partition in self.partitions():
             log, config = partition.log, partition.config
+            if partition.leader is None:
+                continue  # a follower's log begins where its leader's does
             log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
@@ -489,6 +581,7 @@ class Broker:
             await self.membership.leave()
         await self._stop_housekeeping()
         await self.cleaner.finish()
+        self.feeding.close()
         await self.member.stop()
         clean = await self.finish_writes()
         for partition in self.partitions():

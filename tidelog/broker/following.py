@@ -92,7 +92,7 @@ class Following:
             if replica.name in self._put_off:
                 self._put_off[replica.name] = replica
             else:
-                self._replicas.become(replica)
+                await self._replicas.become(replica)
         self._put_off |= {replica.name: replica for replica in difference.opened}
         if self._put_off:
             await self._replicas.open(list(self._put_off.values()), self._metadata.image)

@@ -51,7 +51,11 @@ class Replicas:
         cleaner: Cleaner,
         config_of: Callable[[TopicImage], TopicConfig],
         change_disk: ChangeDisk,
+        has_lease: Callable[[], bool],
+        on_role: Callable[[int, Partition], None],
+        on_closed: Callable[[Partition], None],
     ) -> None:
+        """`on_role` hears, with the partition's cluster id, whenever one follows another node."""
         self._node_id = node_id
         self._host = host
         self._directory = directory
@@ -60,6 +64,9 @@ class Replicas:
         self._cleaner = cleaner
         self._config_of = config_of
         self._change_disk = change_disk
+        self._has_lease = has_lease
+        self._on_role = on_role
+        self._on_closed = on_closed
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
 
@@ -112,6 +119,7 @@ class Replicas:
             states = await self._change_disk(make)
         for replica, state in states:
             self._add(replica, configs[replica.topic_id], state)
+            await self.become(replica)
 
     def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
         directory = self._directory
@@ -136,23 +144,40 @@ class Replicas:
         self._topics_by_id[replica.topic_id] = numbers
         while len(numbers) <= name.partition:
             numbers.append(None)
+        partition.has_lease = self._has_lease
         numbers[name.partition] = partition
-        self.become(replica)
 
-    def become(self, replica: Replica) -> None:
+    async def become(self, replica: Replica) -> None:
         """Lead or follow from now on, as the metadata says."""
         partition = self.get(replica.topic_id, replica.name.partition)
         if partition is None:
             return  # it could not be opened
         known = replica.partition
-        leader = partition.leader
-        if replica.role is Role.LEAD and leader is not None and leader.epoch == known.epoch:
+        leader, follower = partition.leader, partition.follower
+        if leader is not None and replica.role is Role.LEAD and leader.epoch == known.epoch:
+            partition.decided(known.in_sync, known.partition_epoch, known.replicas)
+            return
+        is_followed = follower is not None and (
+            (follower.epoch, follower.leader) == (known.epoch, known.leader)
+        )
+        if is_followed and replica.role is Role.FOLLOW:
             return
         if leader is not None:
             elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader
             partition.resign(NotLeader(leader=elsewhere))
+        if partition.changing.locked():  # its log is being cut, as an earlier leader wanted
+            async with partition.changing:
+                pass
         if replica.role is Role.LEAD:
-            partition.lead(known.epoch, known.in_sync)
+            partition.lead(
+                known.epoch, known.in_sync, replicas=known.replicas,
+                partition_epoch=known.partition_epoch,
+            )  # fmt: skip
+        elif replica.role is Role.FOLLOW:
+            partition.follow(known.epoch, known.leader)
+        else:
+            partition.wait_for_leader()
+        self._on_role(known.cluster_id, partition)
 
     # Closing.
 
@@ -185,6 +210,7 @@ class Replicas:
     async def _remove(self, gone: Sequence[Partition]) -> None:
         for partition in gone:
             partition.resign(UnknownTopicOrPartition(partition.name))
+            self._on_closed(partition)
             self._rounds.forget(partition)
             partition.log.tail.clear()
             partition.log.refusal = "the topic is deleted"

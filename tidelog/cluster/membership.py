@@ -78,6 +78,11 @@ class Membership:
         return self._member.me.key.id
 
     @property
+    def broker_epoch(self) -> int:
+        """The life that this broker is in; -1 before the first."""
+        return self._broker_epoch
+
+    @property
     def broker(self) -> BrokerImage | None:
         """This life as the image has it; None if it does not yet, or has another one."""
         broker = self._metadata.image.brokers.get(self.me)

@@ -2,10 +2,12 @@
 
 from enum import IntEnum
 
+import msgspec
+
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
 from tidelog.controller.registration import Registration
-from tidelog.model import NodeId, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
 from tidelog.peers.wire import Message
 from tidelog.raft.voters import ReplicaKey, Voter
 
@@ -99,3 +101,75 @@ class ChangeVoters(Message, frozen=True, kw_only=True, tag=True):
 class ChangeVotersAnswer(Message, frozen=True, kw_only=True, tag=True):
     problem: str | None = None
     code: int = 0
+
+
+# Replication.
+
+
+class ReplicaPosition(msgspec.Struct, frozen=True, array_like=True):
+    """Where a follower wants to read on, and of which epoch the last record is that it has."""
+
+    cluster_id: int
+    epoch: Epoch
+    """The leader's, as the follower knows it."""
+    offset: Offset
+    last_epoch: Epoch
+
+
+class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
+    """Send what follows these positions, now or when there is any; the others stay as they were.
+
+    Says where to read, and acknowledges nothing.
+    """
+
+    session: int
+    broker_epoch: int
+    """Of the follower: the life that it is in."""
+    is_new: bool = False
+    """Nothing that was said in an earlier session counts."""
+    positions: tuple[ReplicaPosition, ...] = ()
+    forgotten: tuple[int, ...] = ()
+    corrupt: tuple[int, ...] = ()
+    """The partitions of which the last answer held batches whose checksums do not match."""
+    wait_ms: int = 0
+
+
+class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
+    """News of one partition; `size` bytes of batches lie in the answer's data, in order."""
+
+    cluster_id: int
+    error: int = 0
+    watermark: Offset = NO_OFFSET
+    start: Offset = NO_OFFSET
+    size: int = 0
+    differs: bool = False
+    """The two logs part where `epoch`, the greatest not above the follower's last, `end`s."""
+    epoch: Epoch = NO_EPOCH
+    end: Offset = NO_OFFSET
+
+
+class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_known: bool = True
+    """False: begin a new session."""
+    parts: tuple[ReplicaPart, ...] = ()
+
+
+class AnswerNow(Message, frozen=True, kw_only=True, tag=True):
+    """A note: the follower has something else to ask, so answer what waits."""
+
+    session: int
+
+
+class ReplicaProgress(msgspec.Struct, frozen=True, array_like=True):
+    cluster_id: int
+    epoch: Epoch
+    end: Offset
+    """Everything below it is as safe at the follower as the topic demands."""
+
+
+class Progress(Message, frozen=True, kw_only=True, tag=True):
+    """A note: what a follower holds by now."""
+
+    session: int
+    broker_epoch: int
+    replicas: list[ReplicaProgress]

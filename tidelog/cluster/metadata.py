@@ -47,6 +47,8 @@ class Metadata:
         self._one_at_a_time = asyncio.Lock()
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Sequence[MetadataRecord]], None]] = []
+        self.replies_lost = 0
+        """How often a proposal was sent and nothing heard of it: it may take effect, or not."""
         self._quorum: Quorum
         self._hub: Hub
 
@@ -121,6 +123,7 @@ class Metadata:
             try:
                 await self._commit(_records(decided))
             except NotController:
+                self.replies_lost += 1  # the next controller may find it in its log
                 return None
             return decided
         leader = self._quorum.raft.leader
@@ -151,6 +154,7 @@ class Metadata:
             )  # fmt: skip
         except (PeerUnreachable, PeerRefused) as error:
             _log.info("node %d did not take a change: %s", leader, error)
+            self.replies_lost += 1
             await asyncio.sleep(_RETRY_SECONDS)
             return None
         if answer.fate == ProposalFate.TAKEN:
@@ -161,6 +165,7 @@ class Metadata:
         if answer.fate == ProposalFate.STALE:
             await self.reached(answer.offset)
         else:
+            self.replies_lost += 1  # it may have lost the lead after it had begun
             await asyncio.sleep(_RETRY_SECONDS)
         return None
 

@@ -53,6 +53,10 @@ class NodeConfig:
     broker_session_timeout_ms: int = setting(
         2000, "A node that is silent for so long is fenced: it leads nothing.", least=50
     )
+    replica_lag_time_max_ms: int = setting(
+        10_000, "A follower that has not been level with its leader for so long is out of sync.",
+        least=10,
+    )  # fmt: skip
     auto_create_topics_enable: bool = setting(True, "Create a topic when a client first names it.")
     num_partitions: int = setting(
         1, "Partitions of a topic created by itself.", least=1, most=10000

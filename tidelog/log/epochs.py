@@ -64,6 +64,16 @@ class EpochHistory:
             end = start
         return epoch, end
 
+    def not_above(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
+        """The greatest epoch here that is not above `epoch`, and where it ends.
+
+        As `end_of`, for replicas, who may know of later epochs than this log has records of.
+        (NO_EPOCH, NO_OFFSET) if there is none.
+        """
+        if epoch >= self.latest:
+            return self.latest, log_end
+        return self.end_of(epoch, log_end)
+
     def epoch_at(self, offset: Offset) -> Epoch:
         """The epoch of the record at `offset`."""
         for epoch, start in reversed(self._entries):

@@ -6,13 +6,15 @@ Rule 2: nothing here unpacks a record.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from uuid import UUID
 
 from tidelog.config import TopicConfig
+from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import (
     BrokerError,
+    CorruptMessage,
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidRequest,
@@ -20,6 +22,7 @@ from tidelog.errors import (
     InvalidTopic,
     MessageTooLarge,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
     RequestTimedOut,
@@ -27,11 +30,13 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
+from tidelog.log.truncation import cut_end, remove_all
 from tidelog.log.unpacking import require_keys
 from tidelog.model import (
     INTERNAL_TOPICS,
@@ -42,8 +47,17 @@ from tidelog.model import (
     Offset,
     TopicPartition,
 )
+from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
-from tidelog.records import CONTROL, TRANSACTIONAL, check_batch, stamp, stamp_append_time
+from tidelog.records import (
+    CONTROL,
+    TRANSACTIONAL,
+    check_batch,
+    crc_matches,
+    iterate_batches,
+    stamp,
+    stamp_append_time,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -52,16 +66,17 @@ _COPY_BELOW_BYTES = 4096
 
 
 class Partition:
-    """One partition of a topic on this node, and the leader machine that runs it.
+    """One partition of a topic on this node, and the machine that runs it: a leader or a follower.
 
-    Watchers are called after the watermark has risen, until they take themselves off.
-    Owned by the event loop.
+    Watchers are called after the watermark has risen, and those of the log after it has grown,
+    until they take themselves off.
+    Invariant: `leader` and `follower` are never both there. Owned by the event loop.
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_reopening",
-        "_rounds", "_watchers", "config", "disk_full", "files", "leader", "log", "me", "name",
-        "path", "topic_id",
+        "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_log_watchers",
+        "_reopening", "_rounds", "_watchers", "changing", "config", "disk_full", "files",
+        "follower", "has_lease", "leader", "log", "me", "name", "on_progress", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -87,36 +102,93 @@ class Partition:
         self.path = path
         self.log = Log(path, config, budget, state)
         self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.has_lease: Callable[[], bool] = _always
+        """Whether the controller still counts on this node, by this node's own clock."""
+        self.on_progress: Callable[[Partition], None] = _ignore
+        """Called when this replica, as a follower, holds more that its leader should know of."""
         self.disk_full = False
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
+        self.changing = asyncio.Lock()
+        """Held while the log is cut or begun anew: nobody leads or follows with it meanwhile."""
         self._reopening: asyncio.Task[LogState] | None = None
         self._host = host
         self._rounds = rounds
         self._budget = budget
         self._last_watermark = state.start if high_watermark is None else high_watermark
         self._watchers: dict[Callable[[], None], None] = {}
+        self._log_watchers: dict[Callable[[], None], None] = {}
 
     def __repr__(self) -> str:
-        return f"<Partition {self.name} {self.log!r} {self.leader!r}>"
+        return f"<Partition {self.name} {self.log!r} {self.leader or self.follower!r}>"
 
     def configure(self, config: TopicConfig) -> None:
         """Go on with other settings."""
         self.config = self.log.config = config
-        if not self.syncs and self.leader is not None:
-            self._settle(self.leader.holds(self.me, self.log.written_end))
+        if (leader := self.leader) is not None:
+            leader.min_in_sync = min_in_sync_of(config, len(leader.replicas))
+            self._settle(leader.advance())
+            self._refuse_if_short(leader)
+            if not self.syncs:
+                self._settle(leader.holds(self.me, self.log.written_end))
+        elif not self.syncs:
+            self.on_progress(self)
 
     # Leading.
 
-    def lead(self, epoch: Epoch, in_sync: frozenset[NodeId]) -> None:
+    def lead(
+        self,
+        epoch: Epoch,
+        in_sync: Iterable[NodeId],
+        *,
+        replicas: Iterable[NodeId] = (),
+        partition_epoch: int = 0,
+    ) -> None:
         """Open `epoch` as the leader."""
         log = self.log
+        self.follower = None
+        replicas = tuple(replicas) or tuple(in_sync)
         self.leader = Leader(
-            me=self.me, epoch=epoch, log_end=log.end, held=self._held_end(),
-            high_watermark=min(self._last_watermark, log.synced_end), in_sync=in_sync,
+            me=self.me, epoch=epoch, log_end=log.end, held=self.held_end,
+            high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
+            partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
+            min_in_sync=min_in_sync_of(self.config, len(replicas)),
         )  # fmt: skip
+        self._tell_log_watchers()
 
-    def _held_end(self) -> Offset:
+    def decided(
+        self, in_sync: Iterable[NodeId], partition_epoch: int, replicas: Iterable[NodeId]
+    ) -> None:
+        """The metadata shows who is in sync, in the epoch that this node leads in."""
+        leader = self.leading()
+        self._settle(leader.decided(in_sync, partition_epoch))
+        leader.set_replicas(replicas, self._host.clock.monotonic())
+        leader.min_in_sync = min_in_sync_of(self.config, len(leader.replicas))
+        self._settle(leader.advance())
+        self._refuse_if_short(leader)
+
+    def _refuse_if_short(self, leader: Leader) -> None:
+        if leader.is_short:
+            error = NotEnoughReplicasAfterAppend(
+                in_sync=len(leader.in_sync), needed=leader.min_in_sync
+            )
+            for waiter in leader.take_uncommitted():
+                waiter.settled(error)
+
+    def follower_holds(self, node: NodeId, epoch: Epoch, end: Offset, broker_epoch: int) -> None:
+        """A follower tells how much it holds."""
+        if (leader := self.leader) is not None and leader.epoch == epoch:
+            self._settle(leader.holds(node, min(end, self.log.end), broker_epoch))
+
+    def proposal_refused(self, *, certain: bool) -> None:
+        """The in-sync set that was proposed did not come through."""
+        if self.leader is not None:
+            self._settle(self.leader.refused(certain=certain))
+
+    @property
+    def held_end(self) -> Offset:
+        """Everything below it is here as firmly as the topic demands."""
         return self.log.synced_end if self.syncs else self.log.written_end
 
     @property
@@ -133,7 +205,7 @@ class Partition:
         """The leader machine, if this node leads and the caller's `epoch` is not another."""
         leader = self.leader
         if leader is None:
-            raise NotLeader(leader=None)
+            raise NotLeader(leader=None if self.follower is None else self.follower.leader)
         if epoch not in (NO_EPOCH, leader.epoch):
             if epoch < leader.epoch:
                 raise FencedLeaderEpoch(f"epoch {epoch} has passed; it is {leader.epoch}")
@@ -179,8 +251,12 @@ class Partition:
             raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
         if log.refusal is not None:
             raise StorageError(log.refusal)
-        if acks == -1 and len(leader.in_sync) < config.min_insync_replicas:
-            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=config.min_insync_replicas)
+        if acks == -1:
+            needed = max(leader.min_in_sync, config.min_insync_replicas)
+            if len(leader.in_sync) < needed:
+                raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=needed)
+        elif len(leader.replicas) > 1 and not self.has_lease():
+            raise NotLeader(leader=None)  # another may lead by now, and would not have this record
         header = check_batch(batch)
         size = len(batch)
         if size > config.max_message_bytes:
@@ -211,6 +287,8 @@ class Partition:
             kept = bytes(batch)
         log.append(kept, header, base_offset, leader.epoch)
         self._rounds.mark(self)
+        if self._log_watchers:
+            self._tell_log_watchers()
         return base_offset, append_time, self._wait(leader, acks, log.end, waiter)
 
     @staticmethod
@@ -235,24 +313,116 @@ class Partition:
                 f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
             )
 
+    # Following.
+
+    def follow(self, epoch: Epoch, leader: NodeId) -> None:
+        """Follow another node in this epoch."""
+        assert self.leader is None, "it has resigned"
+        self.follower = Follower(epoch=epoch, leader=leader)
+
+    def wait_for_leader(self) -> None:
+        """Nobody leads: keep the log, serve nothing."""
+        assert self.leader is None, "it has resigned"
+        self.follower = None
+
+    def append_fetched(self, data: memoryview, pins_bytes: int) -> None:
+        """Append what the leader sent, as it is. `pins_bytes` is the size of what `data` is of."""
+        follower, log = self.follower, self.log
+        assert follower is not None
+        if log.refusal is not None:
+            raise StorageError(log.refusal)
+        for header, batch in iterate_batches(data):
+            if header.last_offset < log.end:
+                continue  # the first batch may begin before the offset that was asked for
+            if header.base_offset < log.end or header.leader_epoch > follower.epoch:
+                raise CorruptMessage(
+                    f"{self.name}: a batch of {header.base_offset}..{header.last_offset} in epoch "
+                    f"{header.leader_epoch} cannot follow {log.end} in epoch {follower.epoch}"
+                )
+            if not crc_matches(batch, header):
+                raise CorruptMessage(f"{self.name}: the batch at {header.base_offset} is damaged")
+            size = header.size
+            copied = size < _COPY_BELOW_BYTES or size * 2 < pins_bytes
+            kept: Bytes = bytes(batch) if copied else batch
+            log.append(kept, header, header.base_offset, header.leader_epoch)
+        self._rounds.mark(self)
+
+    def learn_watermark(self, watermark: Offset) -> None:
+        """The leader says what is committed; here it counts as far as the log goes."""
+        watermark = min(watermark, self.log.end)
+        if watermark > self._last_watermark:
+            self._last_watermark = watermark
+            self._tell_watchers()
+
+    async def cut(self, end: Offset, note: Callable[[Offset], None]) -> None:
+        """Remove everything from `end` on. `note` notes, durably, that it is no longer promised."""
+        _log.warning("%s is cut from %d to %d", self.name, self.log.end, end)
+        if end < self._last_watermark:
+            _log.error(
+                "%s loses committed records: the leader has none from %d on, %d was the watermark",
+                self.name, end, self._last_watermark,
+            )  # fmt: skip
+        epochs = EpochHistory(self.log.epochs)
+        epochs.cut_end(end)
+
+        def work() -> LogState:
+            note(end)
+            cut_end(self._host.disk, self.path, end, epochs)
+            return self._open(self.log.start)
+
+        await self._replace(work)
+
+    async def begin_anew(self, start: Offset, note: Callable[[Offset], None]) -> None:
+        """Forget everything and begin at `start`; `note` notes so durably."""
+        _log.warning("%s begins anew at %d: the leader has nothing before it", self.name, start)
+
+        def work() -> LogState:
+            note(start)
+            remove_all(self._host.disk, self.path, EpochHistory())
+            return self._open(start)
+
+        await self._replace(work)
+
+    def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
+        return open_log(
+            self._host.disk, self.path, clean=False, start=start, durable_mark=durable_mark,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )  # fmt: skip
+
+    async def _replace(self, work: Callable[[], LogState]) -> None:
+        """Change the files while nothing is on its way to them, and open the log again."""
+        self.log.drop_writes()
+        self._rounds.forget(self)
+        await self._rounds.written()
+        state = await self._host.offload.run(work)
+        self.log.tail.clear()
+        self.log = Log(self.path, self.config, self._budget, state)
+        self._last_watermark = max(min(self._last_watermark, self.log.end), self.log.start)
+
     # Rounds report back.
 
     def on_written(self, end: Offset) -> None:
         if (leader := self.leader) is not None:
+            if leader.awaits_written and len(leader.replicas) > 1 and not self.has_lease():
+                for waiter in leader.take_written():
+                    waiter.settled(NotLeader(leader=None))
             self._settle(leader.written(end))
             if not self.syncs:
                 self._settle(leader.holds(self.me, end))
+        elif not self.syncs:
+            self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:
         if (leader := self.leader) is not None:
             self._settle(leader.holds(self.me, end))
+        else:
+            self.on_progress(self)
 
     def _settle(self, settled: Settled) -> None:
         for waiter in settled.waiters:
             waiter.settled(None)
-        if settled.advanced and self._watchers:
-            for watcher in list(self._watchers):
-                watcher()
+        if settled.advanced:
+            self._tell_watchers()
 
     def expire_waits(self, now: float) -> None:
         """Tell producers whose time is up."""
@@ -267,8 +437,9 @@ class Partition:
             self._last_watermark = leader.high_watermark
             for waiter in leader.lose_after(leader.high_watermark):
                 waiter.settled(error)
-        for watcher in list(self._watchers):
-            watcher()
+        self.follower = None
+        self._tell_watchers()
+        self._tell_log_watchers()
 
     # A full disk.
 
@@ -281,11 +452,7 @@ class Partition:
         if self.leader is not None:
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
                 waiter.settled(StorageError(self.log.refusal))
-        reopen = partial(
-            open_log, self._host.disk, self.path, clean=False, start=self.log.start,
-            durable_mark=self.log.synced_end,
-            index_interval_bytes=self.config.index_interval_bytes,
-        )  # fmt: skip
+        reopen = partial(self._open, self.log.start, self.log.synced_end)
         self._reopening = asyncio.get_running_loop().create_task(self._reopen(reopen))
         self._reopening.add_done_callback(self._reopened)
 
@@ -298,7 +465,7 @@ class Partition:
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
-            if self.leader is not None:  # else its topic was deleted meanwhile
+            if self.leader or self.follower:  # else its topic was deleted meanwhile
                 self._rounds.fail(error)
             return
         refusal = self.log.refusal
@@ -328,3 +495,26 @@ class Partition:
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
         self._watchers.pop(watcher, None)
+
+    def watch_log(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` after every append, and when this node leads or leads no more."""
+        self._log_watchers[watcher] = None
+
+    def unwatch_log(self, watcher: Callable[[], None]) -> None:
+        self._log_watchers.pop(watcher, None)
+
+    def _tell_watchers(self) -> None:
+        for watcher in list(self._watchers):
+            watcher()
+
+    def _tell_log_watchers(self) -> None:
+        for watcher in list(self._log_watchers):
+            watcher()
+
+
+def _always() -> bool:
+    return True
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody wants to know."""

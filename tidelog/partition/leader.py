@@ -2,15 +2,22 @@
 
 Rule 1: nothing here reads a clock, file or socket.
 Rule 2: the high watermark moves only in this file, and only up.
-Rule 3: a record is committed once every member of the in-sync set, the leader included, holds it
-        as the topic's `durability` demands: synced, or merely written.
+Rule 3: a record is committed once every member of the maximal in-sync set, the leader included,
+        holds it as the topic's `durability` demands: synced, or merely written. The maximal set is
+        the committed one and all that was proposed and may yet be committed.
+Rule 4: while the committed set is smaller than the topic demands, nothing is committed.
+Rule 5: what a follower holds counts only in this epoch, and in the life that it told it in.
 
     event                       what happens
     --------------------------  ---------------------------------------------------------------
-    wait_written(end, waiter)   released by the `holds_written` that reaches `end` (acks=1)
+    wait_written(end, waiter)   released by the `written` that reaches `end` (acks=1)
     wait_committed(end, waiter) released by the watermark that reaches `end` (acks=all)
     written(end)                releases acks=1
     holds(node, end)            may raise the watermark, which releases acks=all
+    fetched(node, offset)       a follower is level if it reads at the end that it last saw
+    propose(now)                who joined and who fell behind: another set to be decided on
+    decided(in_sync)            the metadata shows a set: proposals made on older ones are dead
+    refused()                   the proposal is certain to have failed
     lose_after(end)             the log could not keep what lies past `end`: those waiters fail
     expire(now)                 waiters past their deadline fail; their records may yet commit
 
@@ -18,12 +25,14 @@ Epochs, watermarks and held ends mean the same with one replica as with many.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelog.errors import BrokerError
-from tidelog.model import Epoch, NodeId, Offset
+from tidelog.model import NO_OFFSET, Epoch, NodeId, Offset
+
+NO_LIFE: Final = -1
 
 
 class Waiter(Protocol):
@@ -51,16 +60,34 @@ class Settled:
 _NOTHING = Settled([])
 
 
+@dataclass(slots=True)
+class FollowerView:
+    """What the leader knows of one follower, in this epoch."""
+
+    level_at: float
+    """When it last was level with the leader."""
+    held: Offset = NO_OFFSET
+    """Everything below it is as safe there as the topic demands."""
+    broker_epoch: int = NO_LIFE
+    """The life that it fetches in; NO_LIFE if it has not fetched yet."""
+    offset: Offset = NO_OFFSET
+    """Where it last read."""
+    end_then: Offset = 0
+    """Where the leader's log ended when it did."""
+    fetched_at: float = 0.0
+
+
 class Leader:
     """One partition's leader, in one epoch.
 
-    Invariant: high_watermark <= the least end held by an in-sync replica.
+    Invariant: high_watermark <= the least end held by a member of the maximal in-sync set.
     Owned by one driver; not thread-safe.
     """
 
     __slots__ = (
-        "_committed", "_held", "_written", "epoch", "epoch_start", "high_watermark", "in_sync",
-        "me", "written_end",
+        "_committed", "_pending", "_unsure", "_written", "epoch", "epoch_start", "followers",
+        "held_here", "high_watermark", "in_flight", "in_sync", "maximal", "me", "min_in_sync",
+        "partition_epoch", "replicas", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -72,27 +99,50 @@ class Leader:
         held: Offset,
         high_watermark: Offset,
         in_sync: Iterable[NodeId],
+        replicas: Iterable[NodeId] = (),
+        partition_epoch: int = 0,
+        min_in_sync: int = 1,
+        now: float = 0.0,
     ) -> None:
         self.me = me
         self.epoch = epoch
         self.epoch_start = log_end
-        self.in_sync = frozenset(in_sync)
+        self.in_sync = self.maximal = frozenset(in_sync)
+        self.partition_epoch = partition_epoch
+        self.min_in_sync = min_in_sync
         self.written_end = log_end
         self.high_watermark = high_watermark
-        self._held: dict[NodeId, Offset] = dict.fromkeys(sorted(self.in_sync), high_watermark)
-        self._held[me] = held
+        self.held_here = held
+        # Whoever is in sync holds what is committed, and is given the time to show more.
+        self.followers = {
+            node: FollowerView(now, high_watermark) for node in sorted(self.in_sync - {me})
+        }
+        self.replicas: tuple[NodeId, ...] = ()
+        self.set_replicas(replicas, now)
+        self.in_flight = False
+        """Whether a proposal is being decided on."""
+        self._pending: frozenset[NodeId] = frozenset()
+        self._unsure = False
         self._written: list[_Wait] = []
         self._committed: list[_Wait] = []
         self._advance()
         assert me in self.in_sync, "a leader is always in sync with itself"
 
     def __repr__(self) -> str:
-        return f"<Leader epoch={self.epoch} watermark={self.high_watermark}>"
+        return (
+            f"<Leader epoch={self.epoch} watermark={self.high_watermark} "
+            f"in_sync={sorted(self.in_sync)}>"
+        )
 
     @property
     def knows_watermark(self) -> bool:
         """Whether the watermark is known to be as high as any earlier leader has shown."""
         return self.high_watermark >= self.epoch_start
+
+    @property
+    def is_short(self) -> bool:
+        """Whether too few are in sync for anything to be committed."""
+        return len(self.in_sync) < self.min_in_sync
 
     @property
     def awaits_written(self) -> bool:
@@ -101,6 +151,8 @@ class Leader:
     @property
     def waiting(self) -> int:
         return len(self._written) + len(self._committed)
+
+    # Waiting.
 
     def wait_written(self, end: Offset, waiter: Waiter) -> bool:
         """Wait for the leader alone to have written up to `end`; True if it has."""
@@ -121,27 +173,157 @@ class Leader:
             waits.append(wait)
         return False
 
+    # What is held.
+
     def written(self, end: Offset) -> Settled:
         """This replica has written everything below `end`."""
         self.written_end = end
         return Settled(_take(self._written, end)) if self._written else _NOTHING
 
-    def holds(self, node: NodeId, end: Offset) -> Settled:
+    def holds(self, node: NodeId, end: Offset, broker_epoch: int = NO_LIFE) -> Settled:
         """A replica holds everything below `end` as firmly as the topic demands."""
-        if end <= self._held.get(node, -1):
-            return _NOTHING
-        self._held[node] = end
+        if node == self.me:
+            if end <= self.held_here:
+                return _NOTHING
+            self.held_here = end
+        else:
+            view = self.followers.get(node)
+            if view is None or view.broker_epoch != broker_epoch or end <= view.held:
+                return _NOTHING
+            view.held = end
+        return self.advance()
+
+    def advance(self) -> Settled:
+        """Raise the watermark as far as it may go."""
         if not self._advance():
             return _NOTHING
         return Settled(_take(self._committed, self.high_watermark), advanced=True)
 
     def _advance(self) -> bool:
-        held = self._held
-        least = min([held[node] for node in self.in_sync])
+        if self.is_short:
+            return False
+        least = self.held_here
+        followers = self.followers
+        for node in self.maximal:
+            if node != self.me and followers[node].held < least:
+                least = followers[node].held
         if least <= self.high_watermark:
             return False
         self.high_watermark = least
         return True
+
+    # Who follows.
+
+    def set_replicas(self, replicas: Iterable[NodeId], now: float) -> None:
+        """These hold the partition; who does no more, and counts nowhere, is forgotten."""
+        self.replicas = tuple(replicas) or tuple(sorted(self.in_sync))
+        for node in self.replicas:
+            if node != self.me and node not in self.followers:
+                self.followers[node] = FollowerView(now)
+        for node in [n for n in self.followers if n not in self.replicas]:
+            if node not in self.maximal:
+                del self.followers[node]
+
+    def fetched(
+        self, node: NodeId, broker_epoch: int, offset: Offset, log_end: Offset, now: float
+    ) -> None:
+        """A follower, whose log agrees with this one up to `offset`, reads from there."""
+        view = self.followers.get(node)
+        if view is None or broker_epoch < view.broker_epoch:
+            return  # it holds no replica, or this is a word from an earlier life
+        if broker_epoch != view.broker_epoch:
+            if view.broker_epoch != NO_LIFE or node not in self.in_sync:
+                view.held = NO_OFFSET  # it may have lost what it held in the other life
+            view.broker_epoch = broker_epoch
+        if offset >= log_end:
+            view.level_at = now
+        elif view.offset != NO_OFFSET and offset >= view.end_then:
+            view.level_at = max(view.level_at, view.fetched_at)
+        view.offset, view.end_then, view.fetched_at = offset, log_end, now
+
+    def stays_level(self, node: NodeId, at: float) -> None:
+        """The follower waited at the end of the log at this time."""
+        view = self.followers.get(node)
+        if view is not None and at > view.level_at:
+            view.level_at = at
+
+    # The in-sync set.
+
+    def propose(
+        self, now: float, lag_seconds_max: float, lives: Mapping[NodeId, int]
+    ) -> Mapping[NodeId, int] | None:
+        """Another set, each member in the life that is meant; None if there is nothing to change.
+
+        `lives` are the broker epochs of those who may be in sync at all. Until `decided` or
+        `refused`, both sets count.
+        """
+        if self.in_flight or (self._pending and not self._unsure):
+            return None
+        members = {self.me: lives.get(self.me, NO_LIFE)}
+        for node, view in self.followers.items():
+            life = lives.get(node)
+            is_late = now - view.level_at > lag_seconds_max
+            if node in self.in_sync:
+                if not is_late:
+                    members[node] = NO_LIFE if life is None else life
+            elif life is not None and not is_late and self._may_join(node, view, life):
+                members[node] = life
+        if members.keys() == self.in_sync and not self._unsure:
+            return None
+        self.in_flight = True
+        self._pending |= frozenset(members)
+        self.maximal = self.in_sync | self._pending
+        return members
+
+    def _may_join(self, node: NodeId, view: FollowerView, life: int) -> bool:
+        return (
+            node in self.replicas
+            and view.broker_epoch == life
+            and view.held >= max(self.high_watermark, self.epoch_start)
+        )
+
+    def decided(self, in_sync: Iterable[NodeId], partition_epoch: int) -> Settled:
+        """The metadata shows this set; what was proposed on an older one is dead."""
+        if partition_epoch <= self.partition_epoch:
+            return _NOTHING
+        self.in_sync = self.maximal = frozenset(in_sync)
+        self.partition_epoch = partition_epoch
+        self._pending = frozenset()
+        self._unsure = False
+        for node in self.in_sync - {self.me}:
+            self.followers.setdefault(node, FollowerView(0.0))
+        return self.advance()
+
+    def refused(self, *, certain: bool) -> Settled:
+        """The proposal did not come through; if that is not `certain`, it may yet."""
+        self.in_flight = False
+        if not self._pending:
+            return _NOTHING  # it was decided meanwhile, by this proposal or another
+        if not certain:
+            self._unsure = True
+            return _NOTHING
+        self._pending = frozenset()
+        self._unsure = False
+        self.maximal = self.in_sync
+        return self.advance()
+
+    def proposal_ended(self) -> None:
+        """The metadata has taken the proposal, and `decided` has told of it."""
+        self.in_flight = False
+
+    # Waiters that fail.
+
+    def take_uncommitted(self) -> list[Waiter]:
+        """Everyone who waits for the watermark: too few are in sync for it to move."""
+        waiters = [wait.waiter for wait in self._committed]
+        self._committed.clear()
+        return waiters
+
+    def take_written(self) -> list[Waiter]:
+        """Everyone who waits for this replica alone."""
+        waiters = [wait.waiter for wait in self._written]
+        self._written.clear()
+        return waiters
 
     def lose_after(self, end: Offset) -> list[Waiter]:
         """The log ends at `end` again: the waiters for anything later, who must be refused."""

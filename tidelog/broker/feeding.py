@@ -1,0 +1,405 @@
+"""The leaders of this node feed their followers: one session for each follower's node.
+
+Rule 1: a session costs what has changed. Partitions that nothing happens to are not looked at.
+Rule 2: one request at a time is parked until there is something to send; what was sent is not sent
+        again before the follower says where it reads on.
+Rule 3: batches are sent from where they lie. What memory does not hold is read by a disk's thread
+        while everything else goes on.
+Rule 4: that a follower asks for an offset acknowledges nothing; `Progress` does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from tidelog.broker.replicas import Replicas
+from tidelog.cluster.member import Member
+from tidelog.cluster.messages import (
+    AnswerNow,
+    FetchReplicas,
+    FetchReplicasAnswer,
+    Progress,
+    ReplicaPart,
+    ReplicaPosition,
+)
+from tidelog.errors import BrokerError, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
+from tidelog.host import Bytes, Host
+from tidelog.log.log import ColdRead, Log
+from tidelog.model import NO_OFFSET, NodeId, Offset
+from tidelog.partition.driver import Partition
+from tidelog.partition.follower import disagreement
+from tidelog.partition.leader import Leader
+from tidelog.peers.listener import Answer
+
+_log = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+WATERMARK_SECONDS: Final = 0.01
+"""How long news of a watermark waits for batches to go with."""
+
+
+class _Interest:
+    """One partition that a follower reads, from one offset on."""
+
+    __slots__ = (
+        "cluster_id", "epoch", "is_reading", "is_sent", "is_unseen", "offset", "partition", "ready",
+        "session", "told_start", "told_watermark",
+    )  # fmt: skip
+
+    def __init__(self, session: "_Session", partition: Partition, at: ReplicaPosition) -> None:
+        self.session = session
+        self.partition = partition
+        self.cluster_id = at.cluster_id
+        self.epoch = at.epoch
+        self.offset = at.offset
+        self.is_unseen = True
+        """The follower waits to hear that the logs agree."""
+        self.is_sent = False
+        """Something was sent; the follower has yet to say where it reads on."""
+        self.is_reading = False
+        self.ready: Bytes = b""
+        self.told_watermark = self.told_start = NO_OFFSET
+        partition.watch_log(self.grew)
+        partition.watch(self.watermark_rose)
+
+    def close(self) -> None:
+        self.partition.unwatch_log(self.grew)
+        self.partition.unwatch(self.watermark_rose)
+
+    def grew(self) -> None:
+        session = self.session
+        session.dirty[self.cluster_id] = self
+        if session.place is not None and not session.is_looking:
+            session.look_soon()
+
+    def watermark_rose(self) -> None:
+        session = self.session
+        session.dirty[self.cluster_id] = self
+        if session.place is not None and not session.is_looking and session.later is None:
+            session.look_later()
+
+
+class _Session:
+    """All that one follower's node reads here."""
+
+    def __init__(self, feeding: "Feeding", node: NodeId, asked: FetchReplicas) -> None:
+        self._feeding = feeding
+        self._host = feeding.host
+        self.node = node
+        self.id = asked.session
+        self.broker_epoch = asked.broker_epoch
+        self.interests: dict[int, _Interest] = {}
+        self.dirty: dict[int, _Interest] = {}
+        self.place: Answer | None = None
+        self.is_looking = False
+        self.later: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+        self._refused: list[ReplicaPart] = []
+        self.asked_at = 0.0
+
+    # Asking.
+
+    def take(self, asked: FetchReplicas, place: Answer) -> None:
+        """A request, and where its answer goes."""
+        if self.place is not None:  # the follower gave that one up
+            self.answer((), ())
+        self.asked_at = now = self._host.clock.monotonic()
+        self.place = place
+        for cluster_id in asked.forgotten:
+            self.drop(cluster_id)
+        for position in asked.positions:
+            self._list(position, now)
+        for cluster_id in asked.corrupt:
+            self._feeding.suspect(cluster_id)
+        if not self.look():
+            loop = asyncio.get_running_loop()
+            self._timeout = loop.call_later(asked.wait_ms / 1000, self.answer_now)
+
+    def _list(self, at: ReplicaPosition, now: float) -> None:
+        interest = self.interests.get(at.cluster_id)
+        if interest is not None and interest.epoch == at.epoch:
+            interest.offset = at.offset
+            interest.is_sent = False
+            interest.ready = b""
+        else:
+            self.drop(at.cluster_id)
+            try:
+                partition = self._feeding.find(at.cluster_id)
+            except BrokerError as error:
+                self._refused.append(ReplicaPart(at.cluster_id, error.code))
+                return
+            interest = self.interests[at.cluster_id] = _Interest(self, partition, at)
+        self.dirty[at.cluster_id] = interest
+        part = self._compare(interest, at, now)
+        if part is not None:
+            self._refused.append(part)
+            self.drop(at.cluster_id)
+
+    def _compare(self, interest: _Interest, at: ReplicaPosition, now: float) -> ReplicaPart | None:
+        """What keeps the follower from reading there; None if nothing does."""
+        partition = interest.partition
+        try:
+            leader = partition.leading(at.epoch)
+        except BrokerError as error:
+            return ReplicaPart(at.cluster_id, error.code)
+        log = partition.log
+        found = disagreement(log.epochs, log.end, at.offset, at.last_epoch)
+        if found is not None:
+            return ReplicaPart(
+                at.cluster_id, watermark=leader.high_watermark, start=log.start, differs=True,
+                epoch=found[0], end=found[1],
+            )  # fmt: skip
+        if at.offset < log.start:
+            return ReplicaPart(at.cluster_id, OffsetOutOfRange.code, start=log.start)
+        leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)
+        self._feeding.may_join(partition, leader, self.node)
+        return None
+
+    # Looking.
+
+    def look_soon(self) -> None:
+        """Look at the end of this turn, however many appends it has."""
+        self.is_looking = True
+        asyncio.get_running_loop().call_soon(self._look_again)
+
+    def look_later(self) -> None:
+        self.later = asyncio.get_running_loop().call_later(WATERMARK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self.is_looking = False
+        if self.place is not None:
+            self.look()
+
+    def look(self) -> bool:
+        """Answer if there is anything to say; whether there was."""
+        parts, self._refused = self._refused, []
+        buffers: list[Bytes] = []
+        left = ANSWER_BYTES_MAX
+        kept: dict[int, _Interest] = {}
+        for cluster_id, interest in self.dirty.items():
+            if left <= 0:
+                kept[cluster_id] = interest
+                continue
+            part, found = self._serve(interest, left)
+            if part is not None:
+                parts.append(part)
+                buffers += found
+                left -= part.size
+                if part.size:
+                    interest.is_sent = True
+        self.dirty = kept
+        for part in parts:
+            if part.error:
+                self.drop(part.cluster_id)
+        if not parts:
+            return False
+        self.answer(parts, buffers)
+        return True
+
+    def _serve(self, interest: _Interest, left: int) -> tuple[ReplicaPart | None, Sequence[Bytes]]:
+        partition = interest.partition
+        try:
+            leader = partition.leading(interest.epoch)
+            log = partition.log
+            buffers, size = self._read(interest, log, leader, left)
+        except BrokerError as error:
+            start = partition.log.start
+            return ReplicaPart(interest.cluster_id, error.code, start=start), ()
+        watermark = leader.high_watermark
+        is_news = (
+            size or interest.is_unseen or watermark != interest.told_watermark
+            or log.start != interest.told_start
+        )  # fmt: skip
+        if not is_news:
+            return None, ()
+        interest.is_unseen = False
+        interest.told_watermark, interest.told_start = watermark, log.start
+        return ReplicaPart(interest.cluster_id, 0, watermark, log.start, size), buffers
+
+    def _read(
+        self, interest: _Interest, log: Log, leader: Leader, left: int
+    ) -> tuple[Sequence[Bytes], int]:
+        if interest.is_sent or interest.is_reading or interest.offset >= log.end:
+            return (), 0
+        if interest.ready:
+            data, interest.ready = interest.ready, b""
+            return (data,), len(data)
+        found = log.read(interest.offset, min(left, PARTITION_BYTES_MAX), log.end)
+        if not isinstance(found, ColdRead):
+            view = leader.followers.get(self.node)
+            if found[1] and view is not None and view.offset >= view.end_then:
+                leader.stays_level(self.node, self.asked_at)  # it waited at the end until now
+            return found
+        interest.is_reading = True
+        work = partial(found.perform, self._host.disk)
+        self._host.offload.run(work).add_done_callback(
+            partial(self._warm, interest, interest.offset)
+        )
+        return (), 0
+
+    def _warm(self, interest: _Interest, offset: Offset, future: "asyncio.Future[Bytes]") -> None:
+        interest.is_reading = False
+        if future.cancelled() or self.interests.get(interest.cluster_id) is not interest:
+            return
+        if interest.offset != offset:  # the follower reads elsewhere now
+            self.dirty[interest.cluster_id] = interest
+            return
+        error = future.exception()
+        if error is not None:
+            # Its segment was deleted meanwhile, or the disk does not read it: say so another time.
+            _log.warning("%s cannot be read for node %d: %s", interest.partition, self.node, error)
+            self._refused.append(ReplicaPart(interest.cluster_id, StorageError.code))
+            self.drop(interest.cluster_id)
+        else:
+            interest.ready = future.result()
+            self.dirty[interest.cluster_id] = interest
+        if self.place is not None and not self.is_looking:
+            self.look_soon()
+
+    # Answering.
+
+    def answer_now(self) -> None:
+        if self.place is not None and not self.look():
+            self.answer((), ())
+
+    def answer(self, parts: Sequence[ReplicaPart], buffers: Sequence[Bytes]) -> None:
+        place, self.place = self.place, None
+        self._cancel_timers()
+        if place is not None:
+            place.send_with(FetchReplicasAnswer(parts=tuple(parts)), buffers)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self.later, self._timeout):
+            if timer is not None:
+                timer.cancel()
+        self.later = self._timeout = None
+
+    # The end.
+
+    def drop(self, cluster_id: int) -> None:
+        """Feed this partition no more."""
+        interest = self.interests.pop(cluster_id, None)
+        self.dirty.pop(cluster_id, None)
+        if interest is not None:
+            interest.close()
+
+    def close(self) -> None:
+        self._cancel_timers()
+        for interest in self.interests.values():
+            interest.close()
+        self.interests.clear()
+        self.dirty.clear()
+        if self.place is not None:
+            place, self.place = self.place, None
+            place.send_with(FetchReplicasAnswer(is_known=False), ())
+
+
+class Feeding:
+    """Every session of this node, by the follower's node."""
+
+    def __init__(self, host: Host, member: Member, replicas: Replicas) -> None:
+        self.host = host
+        self._metadata = member.metadata
+        self._replicas = replicas
+        self._sessions: dict[NodeId, _Session] = {}
+        self.on_may_join: Callable[[Partition], None] = _ignore
+        """Called when a follower that is not in sync has come closer."""
+        self.on_suspect: Callable[[Partition], None] = _ignore
+        """Called when a follower says that batches from here are damaged."""
+        member.handle(FetchReplicas, self._on_fetch)
+        member.handle(AnswerNow, self._on_answer_now)
+        member.handle(Progress, self._on_progress)
+        member.on_gone(self._on_gone)
+
+    # What followers say.
+
+    def _on_fetch(self, source: NodeId, asked: FetchReplicas, place: Answer | None) -> None:
+        assert place is not None
+        session = self._sessions.get(source)
+        if asked.is_new:
+            if session is not None:
+                session.close()
+            session = self._sessions[source] = _Session(self, source, asked)
+        elif (
+            session is None
+            or session.id != asked.session
+            or session.broker_epoch != asked.broker_epoch
+        ):
+            place.send_with(FetchReplicasAnswer(is_known=False), ())
+            return
+        session.take(asked, place)
+
+    def _on_answer_now(self, source: NodeId, asked: AnswerNow, place: Answer | None) -> None:
+        session = self._sessions.get(source)
+        if session is not None and session.id == asked.session:
+            session.answer_now()
+
+    def _on_progress(self, source: NodeId, told: Progress, place: Answer | None) -> None:
+        session = self._sessions.get(source)
+        if (
+            session is None
+            or session.id != told.session
+            or session.broker_epoch != told.broker_epoch
+        ):
+            return
+        for progress in told.replicas:
+            interest = session.interests.get(progress.cluster_id)
+            if interest is None:
+                continue
+            partition = interest.partition
+            partition.follower_holds(source, progress.epoch, progress.end, told.broker_epoch)
+            if partition.leader is not None:
+                self.may_join(partition, partition.leader, source)
+
+    def _on_gone(self, node: NodeId) -> None:
+        session = self._sessions.pop(node, None)
+        if session is not None:
+            session.close()
+
+    # For sessions.
+
+    def find(self, cluster_id: int) -> Partition:
+        place = self._metadata.image.places.get(cluster_id)
+        if place is None:
+            raise UnknownTopicOrPartition(f"partition {cluster_id:#x}")
+        return self._replicas.find(place.topic.id, place.number)
+
+    def may_join(self, partition: Partition, leader: Leader, node: NodeId) -> None:
+        if node not in leader.maximal:
+            self.on_may_join(partition)
+
+    def suspect(self, cluster_id: int) -> None:
+        """A follower got batches from here that do not check out."""
+        try:
+            self.on_suspect(self.find(cluster_id))
+        except BrokerError:
+            return
+
+    # For those who watch over followers.
+
+    def note_level(self) -> None:
+        """Who waits at the end of a log is level with it, though it says nothing."""
+        for node, session in self._sessions.items():
+            at = session.asked_at
+            for interest in session.interests.values():
+                leader = interest.partition.leader
+                if leader is not None and interest.offset >= interest.partition.log.end:
+                    leader.stays_level(node, at)
+
+    def offset_of(self, node: NodeId, cluster_id: int) -> Offset:
+        """Where a follower reads; NO_OFFSET if it does not."""
+        session = self._sessions.get(node)
+        interest = None if session is None else session.interests.get(cluster_id)
+        return NO_OFFSET if interest is None else interest.offset
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody wants to know."""

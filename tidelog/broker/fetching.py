@@ -1,0 +1,347 @@
+"""The followers of this node read from their leaders: one fetcher for each leader's node.
+
+Rule 1: one request at a time for all partitions that this node follows there. It says only what
+        has changed since the last one.
+Rule 2: what a log was asked to hold is appended as it came, or not at all; whatever goes wrong with
+        one partition is tried again later and keeps no other waiting.
+Rule 3: what is held is told by notes, coalesced: one for all that a round of the disk has synced.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from tidelog.broker.replicas import Replicas
+from tidelog.cluster.member import Member
+from tidelog.cluster.messages import (
+    AnswerNow,
+    FetchReplicas,
+    FetchReplicasAnswer,
+    Progress,
+    ReplicaPart,
+    ReplicaPosition,
+    ReplicaProgress,
+)
+from tidelog.errors import CorruptMessage, OffsetOutOfRange, StorageError
+from tidelog.host import Host
+from tidelog.model import Epoch, NodeId, Offset
+from tidelog.partition.driver import Partition
+from tidelog.partition.follower import BeginAnew, Cut, Follower
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+
+_log = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 0.5
+"""How long a leader keeps a request that it has nothing for."""
+_ASK_SECONDS_MAX: Final = 2.0
+_RETRY_SECONDS: Final = 0.03
+_REFUSED_SECONDS: Final = 1.0
+
+
+class _Listed(NamedTuple):
+    """What the leader was told last of where a partition reads on."""
+
+    epoch: Epoch
+    offset: Offset
+
+
+class Fetcher:
+    """All that this node follows at one leader's node."""
+
+    def __init__(self, fetching: "Fetching", leader: NodeId) -> None:
+        self._fetching = fetching
+        self._host = fetching.host
+        self._hub = fetching.member.hub
+        self._leader = leader
+        self._session = 0
+        self._is_new = True
+        self._parked = False
+        self._followed: dict[int, Partition] = {}
+        self._to_list: dict[int, None] = {}
+        self._listed: dict[int, _Listed] = {}
+        self._forgotten: dict[int, None] = {}
+        self._corrupt: dict[int, None] = {}
+        self._progress: dict[int, Partition] = {}
+        self._telling = False
+        self._wanted = asyncio.Event()
+        self.failures = 0
+        """Requests that were not answered."""
+
+    # What to follow.
+
+    def add(self, cluster_id: int, partition: Partition) -> None:
+        """Follow a partition, or the same one in another epoch."""
+        self._followed[cluster_id] = partition
+        partition.on_progress = partial(self._progressed, cluster_id)
+        self._forgotten.pop(cluster_id, None)
+        self.list_again(cluster_id, partition)
+
+    def remove(self, cluster_id: int, partition: Partition) -> None:
+        if self._followed.get(cluster_id) is partition:
+            del self._followed[cluster_id]
+            partition.on_progress = _ignore
+            self._to_list.pop(cluster_id, None)
+            self._progress.pop(cluster_id, None)
+            if self._listed.pop(cluster_id, None) is not None:
+                self._forgotten[cluster_id] = None
+
+    def list_again(self, cluster_id: int, partition: Partition) -> None:
+        """Say, with the next request, where this partition reads on."""
+        if self._followed.get(cluster_id) is partition and partition.follower is not None:
+            self._to_list[cluster_id] = None
+            self._wanted.set()
+            if self._parked:
+                self._parked = False
+                self._hub.note(self._leader, AnswerNow(session=self._session))
+
+    # The loop.
+
+    async def run(self) -> None:
+        while True:
+            if not self._followed:
+                self._wanted.clear()
+                await self._wanted.wait()
+            try:
+                answer, data = await self._ask()
+            except (PeerUnreachable, PeerRefused) as error:
+                self.failures += 1
+                _log.debug("node %d does not feed its followers here: %s", self._leader, error)
+                self._begin_again()
+                await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
+                continue
+            finally:
+                self._parked = False
+            if not answer.is_known:
+                self._begin_again()
+                await asyncio.sleep(_RETRY_SECONDS * self._host.random.random())
+                continue
+            self._take(answer.parts, data)
+
+    async def _ask(self) -> tuple[FetchReplicasAnswer, memoryview]:
+        is_new, self._is_new = self._is_new, False
+        if is_new:
+            self._session = self._host.random.getrandbits(31)
+        request = FetchReplicas(
+            session=self._session, broker_epoch=self._fetching.broker_epoch(), is_new=is_new,
+            positions=self._positions(), forgotten=tuple(self._forgotten),
+            corrupt=tuple(self._corrupt), wait_ms=int(WAIT_SECONDS * 1000),
+        )  # fmt: skip
+        self._forgotten.clear()
+        self._corrupt.clear()
+        self._parked = True
+        return await self._hub.ask_data(
+            self._leader, request, FetchReplicasAnswer, seconds_max=_ASK_SECONDS_MAX + WAIT_SECONDS
+        )
+
+    def _positions(self) -> tuple[ReplicaPosition, ...]:
+        positions = []
+        wanted, self._to_list = self._to_list, {}
+        for cluster_id in wanted:
+            partition = self._followed[cluster_id]
+            follower, log = partition.follower, partition.log
+            if follower is None or follower.leader != self._leader:
+                continue
+            self._listed[cluster_id] = _Listed(follower.epoch, log.end)
+            positions.append(
+                ReplicaPosition(cluster_id, follower.epoch, log.end, log.epochs.latest)
+            )
+        return tuple(positions)
+
+    def _begin_again(self) -> None:
+        """Nothing that was said before counts, and notes may have been lost."""
+        self._is_new = True
+        self._listed.clear()
+        self._forgotten.clear()
+        for cluster_id, partition in self._followed.items():
+            self._to_list[cluster_id] = None
+            if partition.follower is not None:
+                partition.follower.tell_again()
+
+    # Answers.
+
+    def _take(self, parts: Sequence[ReplicaPart], data: memoryview) -> None:
+        at, pins_bytes = 0, len(data)
+        for part in parts:
+            batches = data[at : at + part.size]
+            at += part.size
+            partition = self._followed.get(part.cluster_id)
+            listed = self._listed.get(part.cluster_id)
+            if partition is None or listed is None:
+                continue  # it follows another by now
+            follower = partition.follower
+            if follower is None or listed != (follower.epoch, partition.log.end):
+                continue  # it follows another epoch, or was cut; it is listed anew
+            self._take_part(part, partition, follower, batches, pins_bytes)
+
+    def _take_part(
+        self,
+        part: ReplicaPart,
+        partition: Partition,
+        follower: Follower,
+        batches: memoryview,
+        pins_bytes: int,
+    ) -> None:
+        cluster_id = part.cluster_id
+        if part.differs:
+            log = partition.log
+            found = follower.differs(
+                part.epoch, part.end, mine=log.epochs, start=log.start, log_end=log.end
+            )
+            self._change(partition, cluster_id, found)
+            return
+        if part.error == OffsetOutOfRange.code:
+            self._change(partition, cluster_id, follower.is_behind(part.start))
+            return
+        if part.error:  # one of the two does not know yet what the other does
+            self._retry(cluster_id, partition, _RETRY_SECONDS)
+            return
+        if not follower.is_aligned:
+            follower.agreed()
+            self._progressed(cluster_id, partition)
+        if part.size:
+            try:
+                partition.append_fetched(batches, pins_bytes)
+            except CorruptMessage as error:
+                _log.error("node %d sent what does not check out: %s", self._leader, error)
+                self._corrupt[cluster_id] = None
+                self._retry(cluster_id, partition, _REFUSED_SECONDS)
+            except StorageError as error:
+                _log.info("%s cannot be followed: %s", partition.name, error)
+                self._retry(cluster_id, partition, _REFUSED_SECONDS)
+            else:
+                self._to_list[cluster_id] = None
+        partition.learn_watermark(part.watermark)
+        if part.start > partition.log.start:
+            self._fetching.follow_start(partition, part.start)
+
+    def _retry(self, cluster_id: int, partition: Partition, seconds: float) -> None:
+        self._listed.pop(cluster_id, None)
+        wait = seconds * (0.5 + self._host.random.random())
+        asyncio.get_running_loop().call_later(wait, self.list_again, cluster_id, partition)
+
+    def _change(self, partition: Partition, cluster_id: int, change: Cut | BeginAnew) -> None:
+        self._listed.pop(cluster_id, None)
+        self._fetching.change_log(
+            partition, change, then=partial(self.list_again, cluster_id, partition)
+        )
+
+    # Telling.
+
+    def _progressed(self, cluster_id: int, partition: Partition) -> None:
+        self._progress[cluster_id] = partition
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        progress, self._progress = self._progress, {}
+        replicas = []
+        for cluster_id, partition in progress.items():
+            follower = partition.follower
+            if follower is not None and follower.leader == self._leader:
+                held = partition.held_end
+                if follower.news(held):
+                    replicas.append(ReplicaProgress(cluster_id, follower.epoch, held))
+        if replicas:
+            self._hub.note(
+                self._leader,
+                Progress(
+                    session=self._session, broker_epoch=self._fetching.broker_epoch(),
+                    replicas=replicas,
+                ),
+            )  # fmt: skip
+
+
+class Fetching:
+    """Every fetcher of this node, by the leader's node."""
+
+    def __init__(
+        self,
+        host: Host,
+        member: Member,
+        replicas: Replicas,
+        *,
+        broker_epoch: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+        change_log: Callable[[Partition, Cut | BeginAnew], Coroutine[Any, Any, None]],
+        advance_start: Callable[[Partition, Offset], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`change_log` cuts a log or begins it anew; `advance_start` deletes its oldest part."""
+        self.host = host
+        self.member = member
+        self._replicas = replicas
+        self.broker_epoch = broker_epoch
+        self._spawn = spawn
+        self._change_log = change_log
+        self._advance_start = advance_start
+        self._fetchers: dict[NodeId, Fetcher] = {}
+        self._at: dict[int, tuple[NodeId, Partition]] = {}
+        self._starts: dict[Partition, Offset] = {}
+
+    def follow(self, cluster_id: int, partition: Partition) -> None:
+        """Read from the leader that the partition follows now, or from nobody."""
+        follower = partition.follower
+        before = self._at.pop(cluster_id, None)
+        if before is not None and (follower is None or before != (follower.leader, partition)):
+            self._fetchers[before[0]].remove(cluster_id, before[1])
+        if follower is None:
+            return
+        fetcher = self._fetchers.get(follower.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[follower.leader] = Fetcher(self, follower.leader)
+            self._spawn(fetcher.run())
+        self._at[cluster_id] = (follower.leader, partition)
+        fetcher.add(cluster_id, partition)
+
+    def follow_again(self) -> None:
+        """This node is in another life: its leaders must know it by that."""
+        for fetcher in self._fetchers.values():
+            fetcher._begin_again()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is here no more."""
+        for cluster_id, (leader, held) in list(self._at.items()):
+            if held is partition:
+                del self._at[cluster_id]
+                self._fetchers[leader].remove(cluster_id, partition)
+
+    # For fetchers.
+
+    def change_log(
+        self, partition: Partition, change: Cut | BeginAnew, then: Callable[[], None]
+    ) -> None:
+        async def work() -> None:
+            await self._change_log(partition, change)
+            then()
+
+        self._spawn(work())
+
+    def follow_start(self, partition: Partition, start: Offset) -> None:
+        """The leader's log begins later now: so does this one, as far as it is committed."""
+        start = min(start, partition.high_watermark)
+        if start <= partition.log.start or self._starts.get(partition, -1) >= start:
+            return
+        is_busy = partition in self._starts
+        self._starts[partition] = start
+        if not is_busy:
+            self._spawn(self._follow_start(partition))
+
+    async def _follow_start(self, partition: Partition) -> None:
+        try:
+            while self._replicas.holds(partition):
+                start = self._starts[partition]
+                if start <= partition.log.start:
+                    break
+                await self._advance_start(partition, start)
+        except StorageError as error:
+            _log.info("%s keeps what its leader has deleted: %s", partition.name, error)
+        finally:
+            del self._starts[partition]
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,129 @@
+"""Proposes the in-sync sets of the partitions that this node leads.
+
+Rule 1: one proposal in flight per partition; all that are due go together, as one decision.
+Rule 2: a lost reply is not a failure: until the metadata shows another set, both count.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from tidelog.broker.replicas import Replicas
+from tidelog.cluster.metadata import Metadata
+from tidelog.controller.elections import Electorate, MinInSync
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.in_sync import WantedInSync, change_in_sync
+from tidelog.controller.records import PartitionChanged
+from tidelog.controller.reports import ReplicaReports
+from tidelog.errors import BrokerError
+from tidelog.host import Host
+from tidelog.model import NodeId, Offset
+from tidelog.partition.driver import Partition
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.2
+
+
+class InSyncProposals:
+    """Looks at the leaders of this node, and has their sets decided on."""
+
+    def __init__(
+        self,
+        host: Host,
+        node_id: NodeId,
+        metadata: Metadata,
+        replicas: Replicas,
+        *,
+        min_in_sync: MinInSync,
+        lag_seconds_max: Callable[[], float],
+        acted: Callable[[Offset], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`acted` waits until this node has acted on all metadata below an offset."""
+        self._host = host
+        self._node_id = node_id
+        self._metadata = metadata
+        self._replicas = replicas
+        self._min_in_sync = min_in_sync
+        self._lag_seconds_max = lag_seconds_max
+        self._acted = acted
+        self._due: dict[Partition, None] = {}
+        self._wake = asyncio.Event()
+
+    def look_at(self, partition: Partition) -> None:
+        """Something has changed that may change the set."""
+        self._due[partition] = None
+        self._wake.set()
+
+    def look_at_all(self) -> None:
+        """Time has passed: somebody may have fallen behind."""
+        for partition in self._replicas.all():
+            if partition.leader is not None and len(partition.leader.replicas) > 1:
+                self.look_at(partition)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            due, self._due = self._due, {}
+            wanted = self._wanted(due)
+            if wanted and not await self._propose(wanted):
+                for partition in wanted:
+                    self.look_at(partition)
+                await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
+
+    def _wanted(self, due: Mapping[Partition, None]) -> dict[Partition, WantedInSync]:
+        now, lag = self._host.clock.monotonic(), self._lag_seconds_max()
+        brokers = self._metadata.image.brokers
+        lives = {node: broker.broker_epoch for node, broker in brokers.items() if broker.is_active}
+        wanted = {}
+        for partition in due:
+            leader = partition.leader
+            if leader is None or not self._replicas.holds(partition):
+                continue
+            members = leader.propose(now, lag, lives)
+            if members is not None:
+                wanted[partition] = WantedInSync(
+                    topic_id=partition.topic_id, partition=partition.name.partition,
+                    leader=self._node_id, broker_epoch=members[self._node_id], epoch=leader.epoch,
+                    partition_epoch=leader.partition_epoch, in_sync=members,
+                )  # fmt: skip
+        return wanted
+
+    async def _propose(self, wanted: Mapping[Partition, WantedInSync]) -> bool:
+        """Have them decided on; whether the outcome is certain for all of them."""
+        refused: dict[tuple[Any, int], BrokerError] = {}
+
+        def decide(image: ClusterImage) -> list[PartitionChanged]:
+            nonlocal refused
+            electorate = Electorate.of(image, ReplicaReports(), self._min_in_sync)
+            changed, refused = [], {}
+            for asked in wanted.values():
+                try:
+                    changed.append(change_in_sync(image, asked, electorate))
+                except BrokerError as error:
+                    refused[asked.topic_id, asked.partition] = error
+            return changed
+
+        lost_before = self._metadata.replies_lost
+        is_decided = True
+        try:
+            await self._metadata.change(decide)
+            await self._acted(self._metadata.applied)
+        except BrokerError as error:
+            _log.warning("in-sync sets are not decided on: %s", error)
+            is_decided = False
+        certain = is_decided and self._metadata.replies_lost == lost_before
+        for partition, asked in wanted.items():
+            leader = partition.leader
+            if leader is None or leader.epoch != asked.epoch:
+                continue
+            reason = refused.get((asked.topic_id, asked.partition))
+            if is_decided and reason is None:
+                leader.proposal_ended()
+                _log.info("%s: in sync are %s", partition.name, sorted(leader.in_sync))
+            else:
+                _log.info("%s stays as it is: %s", partition.name, reason)
+                partition.proposal_refused(certain=certain)
+        return certain

@@ -1,0 +1,104 @@
+"""The follower's half of replication.
+
+Rule 1: nothing here reads a clock, file or socket.
+Rule 2: a log is cut only where the leader's history of epochs says that the two differ, never by a
+        watermark (KIP-101); and then to the end of the greatest epoch that both have (KIP-279).
+Rule 3: nothing is told of what this replica holds before the leader of this epoch has found the
+        two logs to agree.
+
+    state      what the leader answers          effect, next state
+    ---------  -------------------------------  ------------------------------------------------
+    aligning   the logs agree                   tell what is held; following
+    aligning   they differ from (epoch, end)    cut, ask again; aligning
+    any        what is asked for is deleted     begin anew at the leader's start; aligning
+    following  batches                          append, ask for the next; following
+    following  they differ                      the same as above: a full disk may have cut the log
+
+Another epoch is another `Follower`.
+"""
+
+from dataclasses import dataclass
+
+from tidelog.log.epochs import EpochHistory
+from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Remove everything from `end` on, then ask again."""
+
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAnew:
+    """Remove everything, and begin at `start`: what lies between is deleted at the leader."""
+
+    start: Offset
+
+
+class Follower:
+    """One partition's follower, in one epoch of its leader.
+
+    Invariant: `told` is what the leader was told of in this epoch, and is held.
+    """
+
+    __slots__ = ("epoch", "is_aligned", "leader", "told")
+
+    def __init__(self, *, epoch: Epoch, leader: NodeId) -> None:
+        self.epoch = epoch
+        self.leader = leader
+        self.is_aligned = False
+        self.told: Offset = -1
+
+    def __repr__(self) -> str:
+        state = "following" if self.is_aligned else "aligning with"
+        return f"<Follower {state} {self.leader} epoch={self.epoch}>"
+
+    def agreed(self) -> None:
+        """The leader found nothing to differ below the offset that was asked for."""
+        self.is_aligned = True
+
+    def differs(
+        self, epoch: Epoch, end: Offset, *, mine: EpochHistory, start: Offset, log_end: Offset
+    ) -> Cut | BeginAnew:
+        """The leader's `epoch`, the greatest not above this log's last, ends at `end`."""
+        self.is_aligned = False
+        self.told = -1
+        cut = end
+        if epoch != NO_EPOCH:
+            _, my_end = mine.not_above(epoch, log_end)
+            cut = min(end, my_end)
+        return Cut(cut) if cut >= start else BeginAnew(end)
+
+    def is_behind(self, leader_start: Offset) -> BeginAnew:
+        """What this log lacks is deleted at the leader."""
+        self.is_aligned = False
+        self.told = -1
+        return BeginAnew(leader_start)
+
+    def news(self, held: Offset) -> bool:
+        """Whether the leader should be told that everything below `held` is safe here."""
+        if not self.is_aligned or held <= self.told:
+            return False
+        self.told = held
+        return True
+
+    def tell_again(self) -> None:
+        """What was told may not have arrived."""
+        self.told = -1
+
+
+def disagreement(
+    history: EpochHistory, log_end: Offset, offset: Offset, last_epoch: Epoch
+) -> tuple[Epoch, Offset] | None:
+    """Where a log that ends at `offset` in `last_epoch` leaves the leader's; None if it does not.
+
+    The answer is the greatest epoch of the leader's not above `last_epoch`, and where it ends.
+    """
+    if last_epoch == NO_EPOCH:  # an empty log agrees with any that reaches so far
+        return (NO_EPOCH, log_end) if offset > log_end else None
+    known, end = history.not_above(last_epoch, log_end)
+    if known == last_epoch and offset <= end:
+        return None
+    return known, end
