@@ -1,16 +1,22 @@
 """What operators ask of a node: its directories, producers, partitions, elections and quorum.
 
-Rule: the answers are true, and are not made up: nothing is being reassigned, because nothing can
-be yet.
+Rule 1: the answers are true, and are not made up: nothing is being reassigned, because nothing can
+        be yet.
+Rule 2: an election that may lose records is the active controller's: it alone has heard for sure
+        how far the replicas go. Any other is decided wherever it is asked for.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS, describe_partition
+from tidelog.controller import elections
 from tidelog.controller.decisions import find_topic
+from tidelog.controller.elections import Electorate, MinInSync
+from tidelog.controller.image import ClusterImage, Place, TopicImage
+from tidelog.controller.records import PartitionChanged
 from tidelog.errors import (
     BrokerError,
     ElectionNotNeeded,
@@ -28,9 +34,11 @@ from tidelog.model import (
     NO_OFFSET,
     NO_TIMESTAMP,
     NodeId,
+    TopicPartition,
 )
 
 PREFERRED: Final = 0
+UNCLEAN: Final = 1
 PARTITIONS_PER_ANSWER_MAX: Final = 2000
 
 
@@ -124,13 +132,7 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
                 "topic_id": topic.id,
                 "is_internal": name in INTERNAL_TOPICS,
                 "partitions": [
-                    # Never null, which the schema allows and Kafka's own client does not.
-                    {
-                        **describe_partition(broker.image, topic, number),
-                        "eligible_leader_replicas": (),
-                        "last_known_elr": (),
-                    }
-                    for number in range(first, last)
+                    _describe_whole(broker.image, topic, number) for number in range(first, last)
                 ],
                 "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
             }
@@ -141,34 +143,100 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
     return {"topics": topics, "next_cursor": None}
 
 
+def _describe_whole(image: ClusterImage, topic: TopicImage, number: int) -> dict[str, Any]:
+    """A partition with who else may lead it, and whose disks went with the last in sync.
+
+    Never null, which the schema allows and Kafka's own client does not.
+    """
+    partition = topic.partitions[number]
+    return {
+        **describe_partition(image, topic, number),
+        "eligible_leader_replicas": sorted(partition.eligible),
+        "last_known_elr": [key.id for key in partition.lost],
+    }
+
+
 def _cursor(name: str, number: int) -> dict[str, Any]:
     return {"topic_name": name, "partition_index": number}
 
 
-def elect_leaders(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-    """With one replica its leader is the preferred one, and no election is needed."""
-    if getattr(request, "election_type", PREFERRED) not in (0, 1):
-        raise InvalidRequest(f"there is no election of type {request.election_type}")
-    asked: dict[str, list[int]] = {}
-    if request.topic_partitions is None:
-        return {"replica_election_results": []}  # of all partitions only those elected are named
-    for topic in request.topic_partitions:
-        asked.setdefault(topic.topic, []).extend(topic.partitions)
+async def elect_leaders(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Let first replicas lead, or anybody where nobody does; of all partitions, or of some."""
+    kind = getattr(request, "election_type", PREFERRED)
+    if kind not in (PREFERRED, UNCLEAN):
+        raise InvalidRequest(f"there is no election of type {kind}")
+    asked: dict[TopicPartition, None] | None = None
+    if request.topic_partitions is not None:
+        asked = {
+            TopicPartition(topic.topic, number): None
+            for topic in request.topic_partitions
+            for number in topic.partitions
+        }
+    fates = await _elect(broker, asked, is_unclean=kind == UNCLEAN)
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for name, error in fates.items():
+        topics.setdefault(name.topic, []).append(
+            {
+                "partition_id": name.partition,
+                "error_code": 0 if error is None else error.code,
+                "error_message": None if error is None else str(error),
+            }
+        )
     return {
         "replica_election_results": [
-            {"topic": topic, "partition_result": [_elect(broker, topic, n) for n in numbers]}
-            for topic, numbers in asked.items()
+            {"topic": topic, "partition_result": results} for topic, results in topics.items()
         ]
     }
 
 
-def _elect(broker: Broker, topic: str, number: int) -> dict[str, Any]:
-    answer: dict[str, Any] = {"partition_id": number}
-    try:
-        broker.partition(topic, number).leading()
-        raise ElectionNotNeeded(f"{topic}-{number} is led by its preferred replica")
-    except BrokerError as error:
-        return answer | {"error_code": error.code, "error_message": str(error)}
+async def _elect(
+    broker: Broker, asked: Collection[TopicPartition] | None, *, is_unclean: bool
+) -> dict[TopicPartition, BrokerError | None]:
+    """What became of each partition; of all, where none are named, only those that needed it."""
+    fates: dict[TopicPartition, BrokerError | None] = {}
+    elected: set[TopicPartition] = set()
+    elect = elections.elect_unclean if is_unclean else elections.elect_preferred
+
+    def decide(image: ClusterImage) -> list[PartitionChanged]:
+        fates.clear()
+        electorate = Electorate.of(
+            image, broker.controller.controller.reports, _min_in_sync(broker), broker.topic_config
+        )
+        records = []
+        for name in _those_in_need(image, is_unclean) if asked is None else asked:
+            try:
+                records.append(elect(_find_place(image, name), electorate))
+                elected.add(name)
+                fates[name] = None
+            except ElectionNotNeeded as error:
+                # If the reply to an earlier attempt was lost, its own outcome is seen here.
+                fates[name] = None if name in elected else error
+            except BrokerError as error:
+                fates[name] = error
+        return records
+
+    if is_unclean:
+        await broker.metadata.decide_here(decide)
+    else:
+        await broker.metadata.change(decide)
+    await broker.acted()
+    return fates
+
+
+def _min_in_sync(broker: Broker) -> MinInSync:
+    return lambda topic: broker.topic_config(topic).min_insync_replicas
+
+
+def _those_in_need(image: ClusterImage, is_unclean: bool) -> list[TopicPartition]:
+    places = image.led.get(NO_NODE, {}) if is_unclean else image.strayed
+    return [place.name for place in places.values()]
+
+
+def _find_place(image: ClusterImage, name: TopicPartition) -> Place:
+    topic = find_topic(image, name.topic)
+    if not 0 <= name.partition < len(topic.partitions):
+        raise UnknownTopicOrPartition(name)
+    return Place(topic, name.partition)
 
 
 def list_partition_reassignments(broker: Broker, request: Any, context: Request) -> dict[str, Any]:

@@ -5,6 +5,9 @@ Rule 1: a change is checked as a whole before any of it is committed: the new se
 Rule 2: a committed change takes effect at once and survives a restart, because it is metadata.
 Rule 3: what a change leaves alone is decided on the newest metadata, so that of two changes at once
         none is lost.
+Rule 4: a lower `min.insync.replicas` and who is eligible no more because of it are one decision.
+        All nodes must have the same default: a leader commits by its own, and the controller
+        counts who holds what by another's. So it is changed for all of them, or for a topic.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,9 +30,10 @@ from tidelog.config import (
     split_list,
     with_node_changes,
 )
+from tidelog.config.topic import shown_min_in_sync
 from tidelog.controller import decisions
 from tidelog.controller.image import ClusterImage
-from tidelog.controller.records import NodeConfigChanged, TopicConfigChanged
+from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, ConfigError, InvalidConfig, InvalidRequest
 
 
@@ -61,6 +65,7 @@ class Operation(IntEnum):
 
 _TYPES: Final = {bool: 1, str: 2, int: 5, float: 6}
 _LIST_TYPE: Final = 7
+_MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 def describe_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -137,6 +142,11 @@ def _topic_entries(broker: Broker, name: str) -> list[_Entry]:
         values += _node_values(broker, TOPIC_DEFAULT_PREFIX + key)
         if values[-1][0] is not Source.DEFAULT:
             values.append((Source.DEFAULT, key, getattr(defaults, field)))
+        if key == _MIN_IN_SYNC:
+            replicas = len(topic.partitions[0].replicas)
+            values = [
+                (source, n, shown_min_in_sync(value, replicas)) for source, n, value in values
+            ]
         entries.append(_Entry(setting, values, read_only=False))
     return entries
 
@@ -166,7 +176,7 @@ def _node_values(broker: Broker, key: str) -> list[tuple[Source, str, Any]]:
 
 # Changing.
 
-Decide = Callable[[ClusterImage], TopicConfigChanged | NodeConfigChanged]
+Decide = Callable[[ClusterImage], list[MetadataRecord]]
 
 
 async def alter_configs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -214,7 +224,7 @@ async def _change(
 
 
 def _change_of_topic(broker: Broker, asked: Any, replacement: Mapping[str, str] | None) -> Decide:
-    def decide(image: ClusterImage) -> TopicConfigChanged:
+    def decide(image: ClusterImage) -> list[MetadataRecord]:
         topic = decisions.find_topic(image, asked.resource_name)
         defaults = broker.config.topic_defaults
         wanted = replacement
@@ -225,15 +235,16 @@ def _change_of_topic(broker: Broker, asked: Any, replacement: Mapping[str, str] 
                 if setting.is_list
             }
             wanted = merged(topic.config, asked.configs, inherited)
-        return decisions.change_topic_config(
+        changed = decisions.change_topic_config(
             image, name=topic.name, config=wanted, defaults=defaults
         )
+        return [changed, *decisions.eligible_after(image, changed, defaults)]
 
     return decide
 
 
 def _change_of_node(broker: Broker, asked: Any, replacement: Mapping[str, str] | None) -> Decide:
-    def decide(image: ClusterImage) -> NodeConfigChanged:
+    def decide(image: ClusterImage) -> list[MetadataRecord]:
         node = _node_of(broker, asked.resource_name)
         below = broker.started_with
         if node is not None:
@@ -246,8 +257,14 @@ def _change_of_node(broker: Broker, asked: Any, replacement: Mapping[str, str] |
                 if setting.is_list
             }
             wanted = merged(image.node_configs.get(node, {}), asked.configs, inherited)
-        _check_node_changes(below, wanted)
-        return decisions.change_node_config(image, node=node, config=wanted)
+        after = _node_config_after(below, wanted)
+        changed = decisions.change_node_config(image, node=node, config=wanted)
+        if node is None:
+            return [changed, *decisions.eligible_after(image, changed, after.topic_defaults)]
+        own = TOPIC_DEFAULT_PREFIX + _MIN_IN_SYNC
+        if wanted.get(own) not in (None, image.node_configs.get(node, {}).get(own)):
+            raise InvalidConfig(f"{own} must be the same everywhere; set it for all nodes")
+        return [changed]
 
     return decide
 
@@ -261,8 +278,8 @@ def _node_of(broker: Broker, name: str) -> int | None:
     return broker.node_id
 
 
-def _check_node_changes(below: NodeConfig, wanted: Mapping[str, str]) -> None:
-    """Refuse what cannot be changed, or cannot be together with what lies `below`."""
+def _node_config_after(below: NodeConfig, wanted: Mapping[str, str]) -> NodeConfig:
+    """`wanted` over `below`; refused if it cannot be changed, or the two cannot be together."""
     for key in wanted:
         known = key in NODE_SETTINGS or key.removeprefix(TOPIC_DEFAULT_PREFIX) in TOPIC_SETTINGS
         if known and key not in DYNAMIC_NODE_SETTINGS:
@@ -272,6 +289,7 @@ def _check_node_changes(below: NodeConfig, wanted: Mapping[str, str]) -> None:
         check_together(changed.topic_defaults, TOPIC_DEFAULT_PREFIX)
     except ConfigError as error:
         raise InvalidConfig(str(error)) from None
+    return changed
 
 
 def merged(

@@ -1,6 +1,7 @@
 """Metadata, and topics made, grown and deleted."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -8,6 +9,7 @@ from uuid import UUID
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.config import TOPIC_SETTINGS, topic_config
+from tidelog.config.topic import shown_min_in_sync
 from tidelog.controller import decisions
 from tidelog.controller.decisions import Defaults, NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
@@ -189,6 +191,8 @@ def _describe_created(
     broker: Broker, created: TopicCreated, *, validate_only: bool
 ) -> dict[str, Any]:
     config = topic_config(created.config, broker.config.topic_defaults)
+    minimum = shown_min_in_sync(config.min_insync_replicas, len(created.replicas[0]))
+    config = replace(config, min_insync_replicas=minimum)
     return {
         "topic_id": None if validate_only else UUID(created.id),
         "num_partitions": len(created.replicas),

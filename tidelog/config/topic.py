@@ -243,6 +243,11 @@ def enough_in_sync(wanted: int, replicas: int) -> int:
     return min(wanted, replicas)
 
 
+def shown_min_in_sync(wanted: int, replicas: int) -> int:
+    """`min.insync.replicas` for tools: as it was set, or the number that comes of BY_REPLICAS."""
+    return enough_in_sync(wanted, replicas) if wanted == BY_REPLICAS else wanted
+
+
 def check_together(config: TopicConfig, prefix: str = "") -> None:
     """Refuse settings that contradict each other; `prefix` stands before their names."""
     if config.min_insync_replicas == 0:

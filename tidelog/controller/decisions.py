@@ -168,6 +168,7 @@ def eligible_after(
     return [
         dropped
         for topic in image.topics.values()
+        if topic.name not in INTERNAL_TOPICS  # whose settings are the cluster's own
         if any(partition.eligible for partition in topic.partitions)
         for dropped in _not_eligible(topic, topic_config(topic.config, defaults))
     ]

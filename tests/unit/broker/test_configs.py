@@ -6,6 +6,8 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tidelog.broker.configs import Operation, Resource, Source
 from tidelog.config import MIB, TOPIC_SETTINGS
+from tidelog.controller.image import Place
+from tidelog.controller.records import PartitionChanged
 from tidelog.wire.apis import Api
 
 INVALID_CONFIG, INVALID_REQUEST, LIST = 40, 42, 7
@@ -294,5 +296,102 @@ def test_of_two_changes_at_once_none_is_lost():
         config = node.broker.partition("t", 0).config
         assert (config.retention_ms, config.segment_ms) == (5, 6)
         assert config.cleanup_policy == "compact"
+
+    on_a_node(story)
+
+
+# How many must be in sync.
+
+
+async def with_replicas(node, name, replicas, **changes) -> None:
+    """Let the topic's one partition, led by this node, have these replicas."""
+
+    def decide(image):
+        place = Place(image.topics[name], 0)
+        after = place.partition.changed(replicas=tuple(replicas), **changes)
+        return PartitionChanged(topic=str(place.topic.id), partition=0, state=after.state)
+
+    await node.broker.metadata.change(decide)
+    await node.broker.acted()
+
+
+def eligible(node, name):
+    return node.broker.image.topics[name].partitions[0].eligible
+
+
+def test_the_minimum_in_sync_is_shown_as_the_number_that_counts_and_as_a_default():
+    async def story(node):
+        await node.create("t")
+        one = await described(node, "t", "min.insync.replicas")
+        assert (one.value, one.config_source) == ("1", Source.DEFAULT)
+        assert [synonym.value for synonym in one.synonyms] == ["1"]
+
+        await with_replicas(node, "t", [1, 2, 3])
+        assert await value_of(node, "t", "min.insync.replicas") == "2"
+        await alter(node, "t", ("min.insync.replicas", "5"))
+        assert await value_of(node, "t", "min.insync.replicas") == "5", "as it was set"
+
+    on_a_node(story)
+
+
+def test_a_new_topic_is_told_the_minimum_in_sync_that_counts():
+    async def story(node):
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        (created,) = (await node.ask(Api.CREATE_TOPICS, 7, topics=[topic])).topics
+
+        values = {config.name: config.value for config in created.configs}
+        assert values["min.insync.replicas"] == "1"
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("api", [Api.ALTER_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS])
+def test_a_lower_minimum_and_who_is_eligible_no_more_are_one_decision(api):
+    async def story(node):
+        await node.create("t")
+        await with_replicas(node, "t", [1, 2, 3], eligible=frozenset({2}))
+        applied = []
+        node.broker.metadata.on_applied(applied.append)
+        config = {"name": "min.insync.replicas", "value": "1"}
+        if api is Api.INCREMENTAL_ALTER_CONFIGS:
+            config["config_operation"] = Operation.SET
+        resource = {"resource_type": Resource.TOPIC, "resource_name": "t", "configs": [config]}
+
+        await node.ask(api, 1, resources=[resource], validate_only=True)
+        assert eligible(node, "t") == {2}
+        await node.ask(api, 1, resources=[resource], validate_only=False)
+
+        assert eligible(node, "t") == frozenset()
+        assert [type(record).__name__ for record in applied[0]] == [
+            "TopicConfigChanged",
+            "PartitionChanged",
+        ]
+
+    on_a_node(story)
+
+
+def test_a_lower_minimum_for_all_nodes_lets_nobody_stay_eligible_for_nothing():
+    async def story(node):
+        await node.create("t")
+        await node.create("own", min_insync_replicas="2")
+        for name in ("t", "own"):
+            await with_replicas(node, name, [1, 2, 3], eligible=frozenset({2}))
+
+        await alter(node, "", ("log.min.insync.replicas", "1"), kind=Resource.BROKER)
+
+        assert eligible(node, "t") == frozenset()
+        assert eligible(node, "own") == {2}
+
+    on_a_node(story)
+
+
+def test_the_minimum_in_sync_is_not_one_nodes_own():
+    async def story(node):
+        answer = await alter(node, "1", ("log.min.insync.replicas", "1"), kind=Resource.BROKER)
+
+        assert answer.error_code == INVALID_CONFIG
+        assert answer.error_message == (
+            "log.min.insync.replicas must be the same everywhere; set it for all nodes"
+        )
 
     on_a_node(story)
