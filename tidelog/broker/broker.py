@@ -42,6 +42,7 @@ from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log
+from tidelog.log.recovery import find_damage
 from tidelog.log.retention import load_ages, new_start, remove_segments
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import (
@@ -146,6 +147,7 @@ class Broker:
             budget=self.budget, cleaner=self.cleaner, config_of=self.topic_config,
             change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
             on_role=self._on_role, on_closed=lambda partition: self.fetching.forget(partition),
+            on_spent=lambda partition: self.spawn(self.in_sync.step_down(partition)),
         )  # fmt: skip
         await self._join_cluster()
 
@@ -192,6 +194,9 @@ class Broker:
             acted=self._following.done,
         )  # fmt: skip
         self.feeding.on_may_join = self.in_sync.look_at
+        self.feeding.on_suspect = lambda partition, offset: self.spawn(
+            self._inspect(partition, offset)
+        )
 
     async def begin(self) -> None:
         """Register, recover this node's partitions, and lead what it is given to lead."""
@@ -228,8 +233,9 @@ class Broker:
             if partition is not None:
                 log = partition.log
                 reports[cluster_id] = ReplicaReport(
-                    cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark
-                )
+                    cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark,
+                    log.damaged_at is not None,
+                )  # fmt: skip
         return reports
 
     def _min_in_sync(self, topic: TopicImage) -> int:
@@ -409,6 +415,16 @@ class Broker:
             directory.raise_start(name, start)
 
         await partition.begin_anew(change.start, note)
+
+    async def _inspect(self, partition: Partition, offset: Offset) -> None:
+        """A follower got batches from `offset` on that do not check out: is it this disk?"""
+        log = partition.log
+        work = partial(find_damage, self.host.disk, log, offset)
+        damaged_at = await self.host.offload.run(work)
+        if damaged_at is not None and partition.log is log and log.damaged_at is None:
+            log.note_damage(damaged_at)
+            _log.error("%s", log.refusal)
+            self.membership.nudge()
 
     async def _drop_laggards(self) -> None:
         """See who has fallen behind, and who waits at the end of what it follows."""

@@ -20,6 +20,8 @@ from tidelog.errors import (
     BrokerError,
     CoordinatorNotAvailable,
     NotCoordinator,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
     RequestTimedOut,
     StorageError,
     TopicAlreadyExists,
@@ -37,6 +39,13 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _LATE_SECONDS: Final = 1.0
+_UNKNOWN_FATE: Final = (
+    RequestTimedOut,
+    NotCoordinator,
+    NotLeader,
+    NotEnoughReplicasAfterAppend,
+)
+"""The record is in a log, and may yet be committed by this leader or another."""
 
 
 class _Stored:
@@ -74,8 +83,11 @@ class ShardDriver:
     # Loading.
 
     async def load(self) -> None:
-        """Fold the partition's log; serve once that is done."""
+        """Fold the partition's log, once all of it is committed; serve once that is done."""
         shard = self.shard
+        await self._partition.committed(self._partition.log.end)
+        if self._partition.leader is None or self.shard is not shard:
+            return  # it moves elsewhere, or begins anew
         await self._broker.host.offload.run(lambda: self._replay(shard))
         if self.shard is shard:
             self.perform(shard.loaded(self.now()))
@@ -143,7 +155,7 @@ class ShardDriver:
             return  # of a shard that was given up
         if error is None:
             self.perform(shard.stored(write, self.now()))
-        elif isinstance(error, RequestTimedOut | NotCoordinator):
+        elif isinstance(error, _UNKNOWN_FATE):
             self.reload()
         else:
             self.perform(shard.store_failed(write, error, self.now()))

@@ -113,7 +113,8 @@ class _Session:
         for position in asked.positions:
             self._list(position, now)
         for cluster_id in asked.corrupt:
-            self._feeding.suspect(cluster_id)
+            if (interest := self.interests.get(cluster_id)) is not None:
+                self._feeding.on_suspect(interest.partition, interest.offset)
         if not self.look():
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(asked.wait_ms / 1000, self.answer_now)
@@ -307,7 +308,7 @@ class Feeding:
         self._sessions: dict[NodeId, _Session] = {}
         self.on_may_join: Callable[[Partition], None] = _ignore
         """Called when a follower that is not in sync has come closer."""
-        self.on_suspect: Callable[[Partition], None] = _ignore
+        self.on_suspect: Callable[[Partition, Offset], object] = _ignore
         """Called when a follower says that batches from here are damaged."""
         member.handle(FetchReplicas, self._on_fetch)
         member.handle(AnswerNow, self._on_answer_now)
@@ -371,13 +372,6 @@ class Feeding:
         if node not in leader.maximal:
             self.on_may_join(partition)
 
-    def suspect(self, cluster_id: int) -> None:
-        """A follower got batches from here that do not check out."""
-        try:
-            self.on_suspect(self.find(cluster_id))
-        except BrokerError:
-            return
-
     # For those who watch over followers.
 
     def note_level(self) -> None:
@@ -401,5 +395,5 @@ class Feeding:
         self._sessions.clear()
 
 
-def _ignore(partition: Partition) -> None:
+def _ignore(*_: object) -> None:
     """Nobody wants to know."""

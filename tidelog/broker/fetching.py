@@ -91,6 +91,11 @@ class Fetcher:
     def list_again(self, cluster_id: int, partition: Partition) -> None:
         """Say, with the next request, where this partition reads on."""
         if self._followed.get(cluster_id) is partition and partition.follower is not None:
+            damaged_at = partition.log.damaged_at
+            if damaged_at is not None:  # the leader has what was there
+                _log.error("%s is fetched again from %d on", partition.name, damaged_at)
+                self._change(partition, cluster_id, Cut(damaged_at))
+                return
             self._to_list[cluster_id] = None
             self._wanted.set()
             if self._parked:
@@ -156,7 +161,8 @@ class Fetcher:
         self._listed.clear()
         self._forgotten.clear()
         for cluster_id, partition in self._followed.items():
-            self._to_list[cluster_id] = None
+            if partition.log.damaged_at is None:
+                self._to_list[cluster_id] = None
             if partition.follower is not None:
                 partition.follower.tell_again()
 

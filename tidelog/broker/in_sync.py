@@ -1,7 +1,9 @@
-"""Proposes the in-sync sets of the partitions that this node leads.
+"""What the leaders of this node ask of the controller: other in-sync sets, or another epoch.
 
 Rule 1: one proposal in flight per partition; all that are due go together, as one decision.
 Rule 2: a lost reply is not a failure: until the metadata shows another set, both count.
+Rule 3: a leader whose disk could not keep what followers may have read appends nothing more in its
+        epoch: two different records would bear the same offset and epoch. It asks to be replaced.
 """
 
 import asyncio
@@ -11,14 +13,14 @@ from typing import Any, Final
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
-from tidelog.controller.elections import Electorate, MinInSync
-from tidelog.controller.image import ClusterImage
-from tidelog.controller.in_sync import WantedInSync, change_in_sync
+from tidelog.controller.elections import Electorate, MinInSync, step_down
+from tidelog.controller.image import ClusterImage, Place
+from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.records import PartitionChanged
 from tidelog.controller.reports import ReplicaReports
 from tidelog.errors import BrokerError
 from tidelog.host import Host
-from tidelog.model import NodeId, Offset
+from tidelog.model import Epoch, NodeId, Offset
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
@@ -91,6 +93,29 @@ class InSyncProposals:
                 )  # fmt: skip
         return wanted
 
+    async def step_down(self, partition: Partition) -> None:
+        """Have somebody else lead, or this node in another epoch."""
+        while (leader := partition.leader) is not None and partition.is_spent:
+            epoch = leader.epoch
+
+            def decide(image: ClusterImage, epoch: Epoch = epoch) -> list[PartitionChanged]:
+                topic = image.topics_by_id.get(partition.topic_id)
+                if topic is None:
+                    return []
+                place = Place(topic, partition.name.partition)
+                known = place.partition
+                if (known.leader, known.epoch) != (self._node_id, epoch):
+                    return []
+                electorate = Electorate.of(image, ReplicaReports(), self._min_in_sync)
+                return [step_down(place, electorate)]
+
+            try:
+                await self._metadata.change(decide)
+                await self._acted(self._metadata.applied)
+            except BrokerError as error:
+                _log.warning("%s cannot be led by another yet: %s", partition.name, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
     async def _propose(self, wanted: Mapping[Partition, WantedInSync]) -> bool:
         """Have them decided on; whether the outcome is certain for all of them."""
         refused: dict[tuple[Any, int], BrokerError] = {}
@@ -98,12 +123,7 @@ class InSyncProposals:
         def decide(image: ClusterImage) -> list[PartitionChanged]:
             nonlocal refused
             electorate = Electorate.of(image, ReplicaReports(), self._min_in_sync)
-            changed, refused = [], {}
-            for asked in wanted.values():
-                try:
-                    changed.append(change_in_sync(image, asked, electorate))
-                except BrokerError as error:
-                    refused[asked.topic_id, asked.partition] = error
+            changed, refused = change_many(image, list(wanted.values()), electorate)
             return changed
 
         lost_before = self._metadata.replies_lost

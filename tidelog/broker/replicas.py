@@ -54,6 +54,7 @@ class Replicas:
         has_lease: Callable[[], bool],
         on_role: Callable[[int, Partition], None],
         on_closed: Callable[[Partition], None],
+        on_spent: Callable[[Partition], object],
     ) -> None:
         """`on_role` hears, with the partition's cluster id, whenever one follows another node."""
         self._node_id = node_id
@@ -67,6 +68,7 @@ class Replicas:
         self._has_lease = has_lease
         self._on_role = on_role
         self._on_closed = on_closed
+        self._on_spent = on_spent
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
 
@@ -127,7 +129,7 @@ class Replicas:
             self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=directory.durable_marks.get(name, 0),
             start=directory.log_starts.get(name, 0),
-            index_interval_bytes=config.index_interval_bytes,
+            index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts,
         )  # fmt: skip
 
     def _add(self, replica: Replica, config: TopicConfig, state: LogState) -> None:
@@ -145,6 +147,7 @@ class Replicas:
         while len(numbers) <= name.partition:
             numbers.append(None)
         partition.has_lease = self._has_lease
+        partition.on_spent = self._on_spent
         numbers[name.partition] = partition
 
     async def become(self, replica: Replica) -> None:

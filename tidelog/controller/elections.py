@@ -326,6 +326,24 @@ def restore_preferred(
     return restored
 
 
+# What a leader asks for.
+
+
+def step_down(place: Place, electorate: Electorate) -> PartitionChanged:
+    """Let another in-sync replica lead or, if there is none, the same one in another epoch."""
+    partition = place.partition
+    others = electorate.without_nodes([partition.leader])
+    in_sync = partition.edited(eligible=frozenset())
+    leader = None if others.waits(place.topic, partition) else choose(in_sync, others)
+    if leader is not None:
+        return decided(place, led_by(partition, leader), electorate)
+    after = partition.then(partition)
+    return PartitionChanged(
+        topic=str(place.topic.id), partition=place.number,
+        state=after.edited(epoch=after.epoch + 1).state,
+    )  # fmt: skip
+
+
 # What an operator asks for.
 
 

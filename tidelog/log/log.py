@@ -153,12 +153,9 @@ class Log:
         self._unwritten_bytes = 0
         self._directory_unsynced = False
         self.refusal: str | None = None
-        self.damaged_at = state.damaged_at
+        self.damaged_at: Offset | None = None
         if state.damaged_at is not None:
-            self.refusal = (
-                f"{directory.name} is damaged at offset {state.damaged_at}, below what was synced; "
-                "nothing was deleted. `tidelog log verify` shows the damage"
-            )
+            self.note_damage(state.damaged_at)
         self._budget = budget
         self._segment_written = state.segments[-1]
         self._steps: list[Step] = [] if state.created else [Create(state.segments[-1])]
@@ -173,6 +170,14 @@ class Log:
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    def note_damage(self, offset: Offset) -> None:
+        """What lies from `offset` on was synced once, and cannot be read any more."""
+        self.damaged_at = offset
+        self.refusal = (
+            f"{self.directory.name} is damaged at offset {offset}, below what was synced; "
+            "nothing was deleted. `tidelog log verify` shows the damage"
+        )
 
     # Appending.
 

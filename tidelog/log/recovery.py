@@ -18,7 +18,7 @@ from tidelog.host import Disk, File, Path, read_file
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import EpochHistory, EpochsDamaged
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
-from tidelog.log.log import LogState
+from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
 from tidelog.log.segment import (
     INDEX_SUFFIX,
@@ -53,11 +53,13 @@ def open_log(
     durable_mark: Offset,
     start: Offset,
     index_interval_bytes: int,
+    has_gaps: bool = False,
 ) -> LogState:
     """Bring the log in `directory` back.
 
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
-    where the log began according to the checkpoint.
+    where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
+    active segment, too, as a follower finds them in a leader's compacted log.
     """
     complete_swaps(disk, directory)
     names = disk.list(directory)
@@ -84,7 +86,7 @@ def open_log(
     )  # fmt: skip
     state.clean = end is not None
     if end is None:
-        _scan_active(disk, state, active, file, durable_mark, index_interval_bytes)
+        _scan_active(disk, state, active, file, durable_mark, index_interval_bytes, has_gaps)
         disk.sync_directory(directory)  # the active file's name may be as new as its bytes
     state.start = min(state.start, state.end)
     _load_epochs(disk, directory, state, complete=end is not None)
@@ -140,11 +142,12 @@ def _scan_active(
     file: File,
     durable_mark: Offset,
     interval_bytes: int,
+    has_gaps: bool,
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
     rewrite_from = 0
-    for header, _ in walk(file, 0, size, base=active.base, check=True):
+    for header, _ in walk(file, 0, size, base=active.base, check=True, has_gaps=has_gaps):
         if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
             break
         if header.next_offset <= durable_mark:
@@ -184,11 +187,18 @@ def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
 
 
 def walk(
-    file: File, position: int, end: int, *, base: Offset = 0, check: bool = False
+    file: File,
+    position: int,
+    end: int,
+    *,
+    base: Offset = 0,
+    check: bool = False,
+    has_gaps: bool = False,
 ) -> Iterator[tuple[BatchHeader, int]]:
     """Every batch from `position` on with where it lies, until the bytes stop making sense.
 
-    With `check`, also its checksum, and that it follows the one before without a gap.
+    With `check`, also its checksum, and that it follows the one before without a gap; where there
+    may be gaps, that the next one, if any, follows it.
     """
     expected = base
     chunk, chunk_at = b"", position
@@ -210,13 +220,38 @@ def walk(
         if check and not (
             # The base offset is not under the checksum, but a leader leaves no gaps. Were a
             # flipped bit in it believed, all that follows would look torn, and be cut.
-            header.base_offset == expected
+            (header.base_offset == expected or (has_gaps and _is_followed(file, position, header)))
             and crc_matches(memoryview(chunk)[at : at + size], header)
         ):
             return
         yield header, position
         expected = header.next_offset
         position += size
+
+
+def find_damage(disk: Disk, log: Log, offset: Offset) -> Offset | None:
+    """The first batch of the segment that holds `offset` that does not check out, if any."""
+    segments = [s for s in log.segments if s.base <= offset]
+    if not segments:
+        return None
+    segment = segments[-1]
+    is_active = segment is log.active
+    written_end = log.written_end
+    file = segment.open(disk)
+    size, position, end = file.size(), 0, segment.base
+    for header, at in walk(file, 0, size, base=segment.base, check=True, has_gaps=True):
+        position, end = at + header.size, header.next_offset
+    is_whole = end >= written_end if is_active else position == size
+    return None if is_whole else end
+
+
+def _is_followed(file: File, position: int, header: BatchHeader) -> bool:
+    """Whether what lies behind a batch does not contradict the offset that it claims to have."""
+    after = file.read(position + header.size, HEADER_BYTES)
+    if len(after) < HEADER_BYTES:
+        return True
+    following = read_header(after)
+    return following.magic != MAGIC or following.base_offset >= header.next_offset
 
 
 def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool) -> None:

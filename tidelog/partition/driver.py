@@ -75,8 +75,9 @@ class Partition:
 
     __slots__ = (
         "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_log_watchers",
-        "_reopening", "_rounds", "_watchers", "changing", "config", "disk_full", "files",
-        "follower", "has_lease", "leader", "log", "me", "name", "on_progress", "path", "topic_id",
+        "_reopening", "_rounds", "_spent_epoch", "_watchers", "changing", "config", "disk_full",
+        "files", "follower", "has_lease", "leader", "log", "me", "name", "on_progress", "on_spent",
+        "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +108,9 @@ class Partition:
         """Whether the controller still counts on this node, by this node's own clock."""
         self.on_progress: Callable[[Partition], None] = _ignore
         """Called when this replica, as a follower, holds more that its leader should know of."""
+        self.on_spent: Callable[[Partition], object] = _ignore
+        """Called when this replica, as a leader, may append nothing more in its epoch."""
+        self._spent_epoch: Epoch = NO_EPOCH
         self.disk_full = False
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
@@ -249,8 +253,8 @@ class Partition:
         config, log = self.config, self.log
         if self._is_internal and not internal:
             raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
-        if log.refusal is not None:
-            raise StorageError(log.refusal)
+        if log.refusal is not None or leader.epoch == self._spent_epoch:
+            raise StorageError(log.refusal or "another epoch must begin here")
         if acks == -1:
             needed = max(leader.min_in_sync, config.min_insync_replicas)
             if len(leader.in_sync) < needed:
@@ -357,7 +361,7 @@ class Partition:
     async def cut(self, end: Offset, note: Callable[[Offset], None]) -> None:
         """Remove everything from `end` on. `note` notes, durably, that it is no longer promised."""
         _log.warning("%s is cut from %d to %d", self.name, self.log.end, end)
-        if end < self._last_watermark:
+        if end < self._last_watermark and self.log.damaged_at is None:
             _log.error(
                 "%s loses committed records: the leader has none from %d on, %d was the watermark",
                 self.name, end, self._last_watermark,
@@ -386,7 +390,7 @@ class Partition:
     def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
         return open_log(
             self._host.disk, self.path, clean=False, start=start, durable_mark=durable_mark,
-            index_interval_bytes=self.config.index_interval_bytes,
+            index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.config.compacts,
         )  # fmt: skip
 
     async def _replace(self, work: Callable[[], LogState]) -> None:
@@ -452,9 +456,17 @@ class Partition:
         if self.leader is not None:
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
                 waiter.settled(StorageError(self.log.refusal))
+            if len(self.leader.replicas) > 1:
+                self._spent_epoch = self.leader.epoch
+                self.on_spent(self)
         reopen = partial(self._open, self.log.start, self.log.synced_end)
         self._reopening = asyncio.get_running_loop().create_task(self._reopen(reopen))
         self._reopening.add_done_callback(self._reopened)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether followers may hold what this leader has lost, in the epoch that it leads in."""
+        return self.leader is not None and self.leader.epoch == self._spent_epoch
 
     async def _reopen(self, reopen: Callable[[], LogState]) -> LogState:
         async with self.files:
@@ -489,6 +501,23 @@ class Partition:
             _log.warning("%s takes writes again", self.name)
 
     # Watching.
+
+    async def committed(self, end: Offset) -> None:
+        """Wait until everything below `end` is committed, or this node leads no more."""
+        if (leader := self.leader) is None or leader.high_watermark >= end:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            is_over = self.leader is not leader or leader.high_watermark >= end
+            if is_over and not reached.done():
+                reached.set_result(None)
+
+        self.watch(look)
+        try:
+            await reached
+        finally:
+            self.unwatch(look)
 
     def watch(self, watcher: Callable[[], None]) -> None:
         self._watchers[watcher] = None
