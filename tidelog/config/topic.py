@@ -66,10 +66,10 @@ class TopicConfig:
     failover_mode: str = setting(
         "auto",
         "Who chooses another leader: 'auto' lets the controller do it at once. With 'manual' a "
-        "partition whose leader fails, restarts or stops waits, unled, until somebody promotes a "
-        "replica (the old leader, too, if it is back); before a planned stop, promote another "
-        "first. Nor does leadership return to the first replica by itself. A partition with one "
-        "replica has nobody to wait for, and does not.",
+        "partition whose leader fails, restarts or stops waits, unled, though its leader be back, "
+        "until somebody promotes a replica; before a planned stop, promote another first. Nor does "
+        "leadership return to the first replica by itself. A partition with one replica has nobody "
+        "to wait for, and does not.",
         choices=("auto", "manual"),
     )
     file_delete_delay_ms: int = setting(

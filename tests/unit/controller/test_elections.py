@@ -1,6 +1,7 @@
 import pytest
 
 from tests.unit.controller.histories import (
+    CLUSTER_ID,
     cluster,
     electorate,
     image_after,
@@ -9,7 +10,10 @@ from tests.unit.controller.histories import (
     states,
     the_place,
 )
+from tidelog.config import TopicConfig, topic_config
+from tidelog.config.topic import BY_REPLICAS
 from tidelog.controller import elections
+from tidelog.controller.elections import Electorate
 from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted
 from tidelog.errors import (
     ElectionNotNeeded,
@@ -76,8 +80,8 @@ def test_a_node_whose_number_is_zero_can_lead():
 # Brokers that go.
 
 
-def after_leaving(partition, *gone, minimum=1, reports=None):
-    image = image_with(partition)
+def after_leaving(partition, *gone, minimum=1, reports=None, fenced=()):
+    image = image_with(partition, fenced=fenced)
     able = electorate(image, minimum=minimum, reports=reports).without_nodes(gone)
     return states(elections.leave(image, gone, able))
 
@@ -136,6 +140,225 @@ def test_a_topic_may_have_a_minimum_of_its_own_but_not_above_its_replicas():
     assert after_leaving(two, 2) == [(1, (1,), (2,), 3, 5)]
     one = partition_in([1], [1], 1, config={"min.insync.replicas": "3"})
     assert after_leaving(one, 2) == []
+
+
+def test_who_leaves_while_nobody_leads_stays_eligible_for_nothing_is_committed():
+    both = after_leaving(partition_in([1, 2, 3], [1, 2], 1), 1, 2)
+    assert both == [(NO_NODE, (1,), (2,), 4, 5)]
+
+    unled = partition_in([1, 2, 3], [1, 2], NO_NODE)
+    assert after_leaving(unled, 1) == [(NO_NODE, (2,), (1,), 3, 5)]
+
+
+def test_nobody_stays_eligible_once_somebody_leads_who_commits_alone():
+    image = image_with(partition_in([1, 2, 3], [1], NO_NODE, eligible=[2, 3]), fenced=[1, 3])
+
+    assert states(elections.come(image, [2], electorate(image))) == [(2, (2,), (), 4, 5)]
+    few = electorate(image, minimum=2)
+    assert states(elections.come(image, [2], few)) == [(2, (2,), (1, 3), 4, 5)]
+
+
+def test_two_of_three_must_be_in_sync_where_nobody_says_otherwise():
+    three, two = partition_in([1, 2, 3], [1, 2], 1), partition_in([1, 2], [1, 2], 1)
+
+    assert after_leaving(three, 2, minimum=BY_REPLICAS) == [(1, (1,), (2,), 3, 5)]
+    assert after_leaving(two, 2, minimum=BY_REPLICAS) == [(1, (1,), (), 3, 5)]
+
+
+# Unclean, because the topic says so.
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+def test_somebody_leads_uncleanly_only_if_the_topic_allows_it_and_nobody_clean_is_there():
+    reports = reported(n2=(3, 5), n3=(3, 6))
+    strict, lax = (partition_in([1, 2, 3], [1], 1, config=c) for c in ({}, UNCLEAN))
+
+    assert after_leaving(strict, 1, reports=reports) == [(NO_NODE, (1,), (), 4, 5)]
+    assert after_leaving(lax, 1, reports=reports) == [(3, (3,), (), 4, 5)]
+    assert after_leaving(lax, 1, reports=reports, fenced=[3]) == [(2, (2,), (), 4, 5)]
+    assert after_leaving(lax, 1, fenced=[2, 3]) == [(NO_NODE, (1,), (), 4, 5)]
+    clean = partition_in([1, 2, 3], [1, 2], 1, config=UNCLEAN)
+    assert after_leaving(clean, 1, reports=reports) == [(2, (2,), (), 4, 5)]
+    eligible = partition_in([1, 2, 3], [1], 1, eligible=[2], config=UNCLEAN)
+    assert after_leaving(eligible, 1, reports=reports, minimum=2) == [(2, (2,), (1,), 4, 5)]
+
+
+def test_a_replica_that_comes_leads_uncleanly_what_nobody_led_if_the_topic_allows_it():
+    for config, after in (({}, []), (UNCLEAN, [(2, (2,), (), 4, 5)])):
+        image = image_with(partition_in([1, 2], [1], NO_NODE, config=config), fenced=[1])
+
+        assert states(elections.come(image, [2], electorate(image))) == after
+        assert states(elections.elect_all(image, electorate(image))) == after
+
+
+def test_the_default_of_the_cluster_allows_unclean_elections_too():
+    image = image_with(partition_in([1, 2], [1], NO_NODE), fenced=[1])
+    lax = TopicConfig(unclean_leader_election_enable=True)
+    able = Electorate.of(
+        image, reported(), elections.min_in_sync(), lambda topic: topic_config(topic.config, lax)
+    )
+
+    assert states(elections.elect_all(image, able)) == [(2, (2,), (), 4, 5)]
+
+
+# By hand alone, because the topic says so.
+
+MANUAL = {"failover.mode": "manual"}
+
+
+def test_with_manual_failover_a_partition_waits_and_nobody_who_could_lead_is_forgotten():
+    partition = partition_in([1, 2, 3], [1, 2, 3], 1, config=MANUAL)
+
+    assert after_leaving(partition, 1) == [(NO_NODE, (2, 3), (1,), 4, 5)]
+    assert after_leaving(partition, 2) == [(1, (1, 3), (), 3, 5)]
+    both = partition_in([1, 2, 3], [1], 1, config=MANUAL | UNCLEAN)
+    assert after_leaving(both, 1) == [(NO_NODE, (1,), (), 4, 5)]
+
+
+def test_with_manual_failover_nobody_leads_by_coming_back():
+    image = image_with(partition_in([1, 2], [2], NO_NODE, eligible=[1], config=MANUAL))
+
+    assert states(elections.come(image, [1, 2], electorate(image))) == []
+    assert states(elections.elect_all(image, electorate(image))) == []
+    assert elections.restore_preferred(image, electorate(image), count_max=9) == []
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_with_manual_failover_an_operator_lets_any_clean_replica_lead(leader):
+    image = image_with(partition_in([1, 2], [2], NO_NODE, eligible=[1], config=MANUAL))
+
+    assert promoted(image, leader) == [(leader, (leader,), (), 4, 5)]
+
+
+def test_with_manual_failover_kafkas_elections_are_an_operators_too():
+    image = image_with(partition_in([1, 2], [2], NO_NODE, eligible=[1], config=MANUAL))
+
+    preferred = elections.elect_preferred(the_place(image), electorate(image))
+    assert states([preferred]) == [(1, (1,), (), 4, 5)]
+    unclean = elections.elect_unclean(the_place(image), electorate(image))
+    assert states([unclean]) == [(2, (2,), (), 4, 5)], "which is clean, as it can be"
+
+
+def test_with_manual_failover_a_sole_replica_leads_when_it_is_back():
+    image = image_with(partition_in([1], [1], NO_NODE, config=MANUAL))
+
+    assert states(elections.come(image, [1], electorate(image))) == [(1, (1,), (), 4, 5)]
+
+
+def test_with_manual_failover_leadership_does_not_return_to_the_first_replica_by_itself():
+    image = image_with(partition_in([1, 2], [1, 2], 2, config=MANUAL))
+
+    assert elections.restore_preferred(image, electorate(image), count_max=10) == []
+
+
+# Damage.
+
+
+def settled(partition, *, news=(CLUSTER_ID,), fenced=(), minimum=1, **ends):
+    image = image_with(partition, fenced=fenced)
+    able = electorate(image, reports=reported(**ends), minimum=minimum)
+    return states(elections.settle_damage(image, able, dict.fromkeys(news)))
+
+
+DAMAGED, SOUND = (3, 9, True), (3, 5)
+
+
+def test_a_damaged_replica_is_not_chosen_however_much_it_has():
+    partition = partition_in([1, 2, 3], [1, 2], NO_NODE, eligible=[3])
+
+    assert chosen(partition, reports=reported(n1=DAMAGED, n2=SOUND)) == 2
+    assert chosen(partition, reports=reported(n1=DAMAGED, n2=DAMAGED)) == 3
+    assert chosen(partition, reports=reported(n1=DAMAGED, n2=DAMAGED, n3=DAMAGED)) is None
+
+
+def test_a_damaged_leader_loses_the_lead_to_one_that_is_in_sync_and_leaves_the_set():
+    partition = partition_in([1, 2, 3], [1, 2, 3], 1)
+
+    assert settled(partition, n1=DAMAGED, n3=SOUND) == [(3, (2, 3), (), 4, 5)]
+    assert settled(partition, n1=DAMAGED, news=()) == [(2, (2, 3), (), 4, 5)]
+    assert settled(partition, n1=SOUND) == []
+
+
+def test_a_damaged_leader_is_followed_by_an_eligible_one_and_is_not_eligible_itself():
+    partition = partition_in([1, 2, 3], [1], 1, eligible=[2])
+
+    assert settled(partition, n1=DAMAGED, minimum=2) == [(2, (2,), (), 4, 5)]
+
+
+def test_a_damaged_follower_leaves_the_set_and_is_not_eligible():
+    partition = partition_in([1, 2, 3], [1, 2], 1)
+
+    assert settled(partition, n2=DAMAGED, minimum=2) == [(1, (1,), (), 3, 5)]
+
+
+def test_a_damaged_leader_whom_nobody_can_replace_steps_down_and_stays_the_last_in_sync():
+    partition = partition_in([1, 2, 3], [1], 1)
+
+    assert settled(partition, n1=DAMAGED) == [(NO_NODE, (1,), (), 4, 5)]
+    away = partition_in([1, 2, 3], [1], 1, eligible=[2])
+    assert settled(away, n1=DAMAGED, fenced=[2], minimum=2) == [(NO_NODE, (1,), (2,), 4, 5)]
+
+
+def test_a_damaged_leader_that_an_operator_forced_keeps_the_lead_until_there_is_another():
+    forced = partition_in([1, 2, 3], [1], 1)
+    assert settled(forced, n1=DAMAGED, news=()) == []
+
+    joined = partition_in([1, 2, 3], [1, 3], 1)
+    assert settled(joined, n1=DAMAGED, news=()) == [(3, (3,), (), 4, 5)]
+
+
+def test_a_sole_replica_leads_though_it_is_damaged():
+    assert settled(partition_in([1], [1], 1), n1=DAMAGED) == []
+    assert settled(partition_in([1], [1], NO_NODE), n1=DAMAGED) == [(1, (1,), (), 4, 5)]
+
+
+def test_what_waited_for_a_damaged_replica_is_led_once_it_is_sound():
+    waits = partition_in([1, 2, 3], [1], NO_NODE)
+
+    assert settled(waits, n1=DAMAGED) == []
+    assert settled(waits, n1=SOUND) == [(1, (1,), (), 4, 5)]
+
+
+def test_a_damaged_leader_with_manual_failover_steps_down_and_the_partition_waits():
+    partition = partition_in([1, 2, 3], [1, 2], 1, config=MANUAL)
+
+    assert settled(partition, n1=DAMAGED) == [(NO_NODE, (2,), (), 4, 5)]
+
+
+def test_what_is_allowed_uncleanly_is_not_allowed_to_the_damaged():
+    lax = partition_in([1, 2, 3], [1], 1, config=UNCLEAN)
+
+    assert after_leaving(lax, 1, reports=reported(n3=DAMAGED)) == [(2, (2,), (), 4, 5)]
+    both = reported(n2=DAMAGED, n3=DAMAGED)
+    assert after_leaving(lax, 1, reports=both) == [(NO_NODE, (1,), (), 4, 5)]
+
+
+def test_damage_in_a_topic_that_is_deleted_changes_nothing():
+    assert settled(partition_in([1, 2], [1, 2], 1), news=[99]) == []
+
+
+def test_leadership_is_not_given_back_to_a_damaged_first_replica():
+    image = image_with(partition_in([1, 2], [1, 2], 2))
+    able = electorate(image, reports=reported(n1=DAMAGED))
+
+    assert elections.restore_preferred(image, able, count_max=10) == []
+    with pytest.raises(PreferredLeaderNotAvailable, match="is damaged"):
+        elections.elect_preferred(the_place(image), able)
+
+
+def test_an_operator_may_force_a_damaged_replica_to_lead_if_nobody_else_is_there():
+    image = image_with(partition_in([1, 2, 3], [1], NO_NODE), fenced=[3])
+    able = electorate(image, reports=reported(n1=DAMAGED, n2=(1, 1)))
+    assert states([elections.elect_unclean(the_place(image), able)]) == [(2, (2,), (), 4, 5)]
+
+    reports = reported(n1=DAMAGED, n2=(1, 1, True))
+    able = electorate(image, reports=reports)
+    assert states([elections.elect_unclean(the_place(image), able)]) == [(1, (1,), (), 4, 5)]
+    with pytest.raises(EligibleLeadersNotAvailable, match="1 is damaged in t-0"):
+        promoted(image, 1, reports=reports)
+    assert promoted(image, 1, reports=reports, force=True) == [(1, (1,), (), 4, 5)]
+    assert promoted(image, None, reports=reports, force=True) == [(1, (1,), (), 4, 5)]
 
 
 # Brokers that come.

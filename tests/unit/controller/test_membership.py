@@ -59,6 +59,13 @@ def test_what_nobody_else_can_lead_is_led_by_nobody_when_its_broker_stops():
     assert states(begin_shutdown(image, [1], electorate(image))) == [(NO_NODE, (1,), (), 4, 5)]
 
 
+def test_a_planned_stop_waits_for_an_operator_too_where_failover_is_manual():
+    partition = partition_in([1, 2, 3], [1, 2], 1, config={"failover.mode": "manual"})
+    image = image_after(*cluster(1, 2, 3), partition)
+
+    assert states(begin_shutdown(image, [1], electorate(image))) == [(NO_NODE, (2,), (1,), 4, 5)]
+
+
 def test_a_broker_is_forgotten_once_it_stopped_and_holds_nothing():
     image = image_after(*cluster(1, 2), partition_in([1], [1], 1), VotersChanged(voters=voters(3)))
 

@@ -134,6 +134,29 @@ def test_an_unclean_restart_below_the_minimum_does_not_become_eligible():
     assert states(decide(image, clean, minimum=2)) == [(1, (1,), (2,), 3, 5)]
 
 
+def test_where_nothing_is_synced_an_unclean_restart_leaves_the_last_place_to_the_eligible():
+    def restarted(*, clean=False, **config):
+        partition = partition_in([1, 2, 3], [1], 1, eligible=[2, 3], config=config)
+        image = image_after(*cluster(1, 2, 3), partition, *fenced((2, 2), (3, 3)))
+        return states(decide(image, registration(1, clean=clean), minimum=2))
+
+    assert restarted(durability="replicated") == [(NO_NODE, (2,), (3,), 4, 5)]
+    assert restarted(durability="replicated", clean=True) == [(NO_NODE, (1,), (2, 3), 4, 5)]
+    assert restarted(durability="fsync") == [(NO_NODE, (1,), (2, 3), 4, 5)]
+    alone = partition_in([1, 2], [1], 1, config={"durability": "replicated"})
+    image = image_after(*cluster(1, 2), alone)
+    assert states(decide(image, registration(1), minimum=2)) == [(NO_NODE, (1,), (), 4, 5)]
+
+
+def test_a_new_life_of_a_leader_waits_for_an_operator_where_failover_is_manual():
+    partition = partition_in([1, 2, 3], [1, 2], 1, config={"failover.mode": "manual"})
+    image = image_after(*cluster(1, 2, 3), partition)
+
+    clean = registration(1, clean=True)
+    assert states(decide(image, clean)) == [(NO_NODE, (2,), (1,), 4, 5)]
+    assert states(decide(image, registration(1))) == [(NO_NODE, (2,), (), 4, 5)]
+
+
 # Refusals.
 
 
@@ -216,6 +239,12 @@ def test_a_second_wiped_disk_does_not_stand_in_for_the_first():
     apply_all(image, decide(image, registration(1, directory="empty2", incarnation="again")))
 
     assert the_place(image).partition.lost == (ReplicaKey(1, "d1"),)
+
+
+def test_who_leads_instead_of_a_wiped_disk_and_commits_alone_needs_nobody_eligible():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], NO_NODE, eligible=[2, 3]))
+
+    assert states(wiped(image, minimum=1)) == [(2, (2,), (), 4, 5)]
 
 
 def test_an_eligible_replica_leads_instead_of_the_lost_disk():

@@ -1,3 +1,5 @@
+import msgspec
+
 from tidelog.controller.reports import ReplicaReport, ReplicaReports
 
 
@@ -33,3 +35,55 @@ def test_deleted_partitions_are_forgotten():
 
     assert reports.get(1, 7) is None
     assert reports.get(1, 8) is not None
+
+
+def test_damage_is_known_until_the_replica_says_that_it_is_sound_again():
+    reports = ReplicaReports()
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True), ReplicaReport(8, 0, 1, 1)], now=1.0)
+    assert (reports.is_damaged(1, 7), reports.is_damaged(1, 8)) == (True, False)
+    assert not reports.is_damaged(2, 7)
+    assert list(reports.damaged()) == [7]
+
+    reports.take(1, 5, [ReplicaReport(8, 0, 2, 2)], now=2.0)
+    assert reports.is_damaged(1, 7), "it did not say otherwise"
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9)], now=3.0)
+    assert not reports.is_damaged(1, 7)
+    assert list(reports.damaged()) == []
+
+
+def test_damage_ends_with_the_life_that_told_of_it():
+    reports = ReplicaReports()
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0)
+
+    reports.take(1, 6, [], now=2.0)
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=3.0)
+
+    assert not reports.is_damaged(1, 7)
+
+
+def test_what_came_to_be_damaged_or_sound_is_unsettled_until_somebody_looked():
+    reports = ReplicaReports()
+    damaged, sound = ReplicaReport(7, 0, 10, 9, True), ReplicaReport(7, 0, 10, 9)
+    reports.take(1, 5, [ReplicaReport(8, 0, 1, 1)], now=1.0)
+    assert reports.unsettled == {}
+    for broker_epoch, said in [(5, [damaged]), (5, [sound]), (5, [damaged]), (6, [])]:
+        reports.take(1, broker_epoch, said, now=1.0)
+        assert list(reports.unsettled) == [7]
+        reports.unsettled.clear()
+        reports.take(1, broker_epoch, said, now=1.0)
+        assert reports.unsettled == {}, "nothing new"
+
+
+def test_damage_of_deleted_topics_is_forgotten():
+    reports = ReplicaReports()
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0)
+
+    reports.keep_only([])
+
+    assert (list(reports.damaged()), reports.unsettled) == ([], {})
+
+
+def test_a_report_of_before_there_was_damage_can_be_read():
+    old = msgspec.msgpack.encode([7, 0, 10, 9])
+
+    assert msgspec.msgpack.decode(old, type=ReplicaReport) == ReplicaReport(7, 0, 10, 9, False)
