@@ -350,9 +350,9 @@ def test_a_lower_minimum_and_who_is_eligible_no_more_are_one_decision(api):
     async def story(node):
         await node.create("t")
         await with_replicas(node, "t", [1, 2, 3], eligible=frozenset({2}))
-        applied = []
+        applied: list[Any] = []
         node.broker.metadata.on_applied(applied.append)
-        config = {"name": "min.insync.replicas", "value": "1"}
+        config: dict[str, Any] = {"name": "min.insync.replicas", "value": "1"}
         if api is Api.INCREMENTAL_ALTER_CONFIGS:
             config["config_operation"] = Operation.SET
         resource = {"resource_type": Resource.TOPIC, "resource_name": "t", "configs": [config]}
