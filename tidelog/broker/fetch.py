@@ -5,6 +5,9 @@ Rule 2: a request that finds too little is parked: it costs nothing until a wate
         time is up or its client goes.
 Rule 3: the first partition with data may return one batch of any size, so that no consumer is
         stuck behind a large one; beyond that every limit holds.
+Rule 4: a consumer that says in which rack it stands may read from followers, up to the watermark
+        that they know of. A leader sends it to an in-sync follower in that rack, if there is one
+        that holds what is asked for (KIP-392).
 """
 
 import asyncio
@@ -15,10 +18,12 @@ from uuid import UUID
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Reply
 from tidelog.broker.sessions import NO_SESSION, Interest, Key, Session, Sessions
-from tidelog.errors import BrokerError, InvalidRequest, OffsetOutOfRange
+from tidelog.errors import BrokerError, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange
 from tidelog.host import Bytes, Disk
 from tidelog.log.log import ColdRead
+from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
 from tidelog.wire.entities import NO_ID, decode_request
 from tidelog.wire.fetch import TOPIC_IDS_FROM, PartitionFetched, encode_response
 from tidelog.wire.requests import Header
@@ -98,6 +103,8 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
+        self._rack = getattr(request, "rack_id", "")
+        self._is_sent_away = False
 
     def begin(self) -> None:
         if self._look() or self._wait_seconds <= 0:
@@ -131,7 +138,7 @@ class _Fetch:
                 fetched.size = more
             size += more
             left -= more
-        return enough or size >= self._bytes_min
+        return enough or size >= self._bytes_min or self._is_sent_away
 
     def _read(
         self,
@@ -143,18 +150,42 @@ class _Fetch:
         at_least_one: bool,
     ) -> Any:
         partition = self._broker.partition(topic, fetched.index)
-        leader = partition.leading(interest.epoch)
         log = partition.log
-        if not leader.knows_watermark:
+        end = partition.readable_end(interest.epoch, followers_too=bool(self._rack))
+        if end is None:
             return (), 0
-        fetched.high_watermark = leader.high_watermark
+        if partition.leader is None:
+            if interest.offset > log.end:  # the leader has more
+                raise OffsetNotAvailable(f"this follower ends at {log.end}")
+        elif self._rack and (nearer := self._nearer(partition.leader, interest.offset)) is not None:
+            fetched.preferred_replica = nearer
+        fetched.high_watermark = end
         fetched.last_stable_offset = partition.last_stable_offset
         fetched.log_start = log.start
+        if fetched.preferred_replica != NO_NODE:
+            self._is_sent_away = True
+            return (), 0
         limit = fetched.last_stable_offset if self._committed_only else fetched.high_watermark
         bytes_max = min(interest.bytes_max, left)
         if bytes_max <= 0 and not at_least_one:
             return (), 0
         return log.read(interest.offset, bytes_max, limit, at_least_one=at_least_one)
+
+    def _nearer(self, leader: Leader, offset: Offset) -> NodeId | None:
+        """A follower in the consumer's rack that holds `offset`, unless the leader stands there."""
+        brokers = self._broker.image.brokers
+        if brokers[leader.me].rack == self._rack:
+            return None
+        for node in leader.replicas:
+            if (
+                node != leader.me
+                and node in leader.in_sync
+                and brokers[node].rack == self._rack
+                and not brokers[node].fenced
+                and leader.followers[node].offset >= offset
+            ):
+                return node
+        return None
 
     # Parking.
 
@@ -240,6 +271,7 @@ class _Fetch:
         return bool(
             fetched.size
             or fetched.error
+            or fetched.preferred_replica != NO_NODE
             or fetched.high_watermark != interest.told_watermark
             or fetched.log_start != interest.told_log_start
         )

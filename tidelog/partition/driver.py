@@ -210,11 +210,20 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise NotLeader(leader=None if self.follower is None else self.follower.leader)
-        if epoch not in (NO_EPOCH, leader.epoch):
-            if epoch < leader.epoch:
-                raise FencedLeaderEpoch(f"epoch {epoch} has passed; it is {leader.epoch}")
-            raise UnknownLeaderEpoch(f"epoch {epoch} has not come yet; it is {leader.epoch}")
+        _check_epoch(epoch, leader.epoch)
         return leader
+
+    def readable_end(self, epoch: Epoch, *, followers_too: bool) -> Offset | None:
+        """How far a consumer may read here; None while that is not known.
+
+        A follower may be read once its leader has found the two logs to agree.
+        """
+        follower = self.follower
+        if follower is None or not followers_too:
+            leader = self.leading(epoch)
+            return leader.high_watermark if leader.knows_watermark else None
+        _check_epoch(epoch, follower.epoch)
+        return self._last_watermark if follower.is_aligned else None
 
     @property
     def high_watermark(self) -> Offset:
@@ -539,6 +548,14 @@ class Partition:
     def _tell_log_watchers(self) -> None:
         for watcher in list(self._log_watchers):
             watcher()
+
+
+def _check_epoch(epoch: Epoch, current: Epoch) -> None:
+    """Refuse a client that knows of another epoch; NO_EPOCH if it does not say."""
+    if epoch not in (NO_EPOCH, current):
+        if epoch < current:
+            raise FencedLeaderEpoch(f"epoch {epoch} has passed; it is {current}")
+        raise UnknownLeaderEpoch(f"epoch {epoch} has not come yet; it is {current}")
 
 
 def _always() -> bool:

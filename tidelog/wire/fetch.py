@@ -16,12 +16,14 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.host import Bytes
-from tidelog.model import NO_NODE, NO_OFFSET, Offset
+from tidelog.model import NO_NODE, NO_OFFSET, NodeId, Offset
 from tidelog.wire.produce import put_count, put_topic, put_uvarint
 
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 SESSIONS_FROM: Final = 7
+RACKS_FROM: Final = 11
+"""Since then consumers may read from followers."""
 
 _HEAD: Final = struct.Struct(">ihi")
 _PARTITION: Final = struct.Struct(">ihqq")
@@ -43,6 +45,8 @@ class PartitionFetched:
     log_start: Offset = NO_OFFSET
     buffers: Sequence[Bytes] = ()
     size: int = 0
+    preferred_replica: NodeId = NO_NODE
+    """Who should be read from instead."""
 
 
 def encode_response(
@@ -70,8 +74,8 @@ def encode_response(
                 out.append(0)  # aborted transactions: null
             else:
                 out += b"\xff\xff\xff\xff"
-            if version >= 11:
-                out += _INT32.pack(NO_NODE)
+            if version >= RACKS_FROM:
+                out += _INT32.pack(fetched.preferred_replica)
             if flexible:
                 put_uvarint(out, fetched.size + 1)
             else:
