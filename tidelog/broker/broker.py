@@ -26,6 +26,7 @@ from tidelog.cluster.membership import Membership
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
+from tidelog.controller import elections
 from tidelog.controller.difference import Replica, Role
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
@@ -35,7 +36,7 @@ from tidelog.controller.records import (
     decode,
 )
 from tidelog.controller.registration import Registration
-from tidelog.controller.reports import ReplicaReport
+from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
 from tidelog.host import Host, Path
 from tidelog.log import directory
@@ -160,8 +161,9 @@ class Broker:
         self.metadata = self.member.metadata
         lease_seconds = config.broker_session_timeout_ms / 1000
         self.controller = ActiveController(
-            self.host, self.member, self._min_in_sync, lease_seconds=lease_seconds
-        )
+            self.host, self.member, self._min_in_sync, self.topic_config,
+            lease_seconds=lease_seconds,
+        )  # fmt: skip
         self.electorate = Electorate(self.host, self.member)
         self.membership = Membership(
             self.host, self.member, lease_seconds=lease_seconds,
@@ -189,7 +191,10 @@ class Broker:
             change_log=self._change_log, advance_start=self.advance_start,
         )  # fmt: skip
         self.in_sync = InSyncProposals(
-            self.host, self.node_id, self.metadata, self.replicas, min_in_sync=self._min_in_sync,
+            self.host, self.node_id, self.metadata, self.replicas,
+            electorate_of=lambda image: elections.Electorate.of(
+                image, ReplicaReports(), self._min_in_sync, self.topic_config
+            ),
             lag_seconds_max=lambda: self.config.replica_lag_time_max_ms / 1000,
             acted=self._following.done,
         )  # fmt: skip
@@ -234,7 +239,7 @@ class Broker:
                 log = partition.log
                 reports[cluster_id] = ReplicaReport(
                     cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark,
-                    log.damaged_at is not None,
+                    log.damaged_at is not None and not partition.leads_damaged,
                 )  # fmt: skip
         return reports
 

@@ -303,10 +303,9 @@ class Fetching:
         self._at[cluster_id] = (follower.leader, partition)
         fetcher.add(cluster_id, partition)
 
-    def follow_again(self) -> None:
-        """This node is in another life: its leaders must know it by that."""
-        for fetcher in self._fetchers.values():
-            fetcher._begin_again()
+    def failures(self) -> dict[NodeId, int]:
+        """How often a leader's node did not answer its followers here."""
+        return {node: fetcher.failures for node, fetcher in self._fetchers.items()}
 
     def forget(self, partition: Partition) -> None:
         """The partition is here no more."""

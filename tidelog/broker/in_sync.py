@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
-from tidelog.controller.elections import Electorate, MinInSync, step_down
+from tidelog.controller.elections import Electorate, step_down
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.records import PartitionChanged
-from tidelog.controller.reports import ReplicaReports
 from tidelog.errors import BrokerError
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId, Offset
@@ -38,7 +37,7 @@ class InSyncProposals:
         metadata: Metadata,
         replicas: Replicas,
         *,
-        min_in_sync: MinInSync,
+        electorate_of: Callable[[ClusterImage], Electorate],
         lag_seconds_max: Callable[[], float],
         acted: Callable[[Offset], Coroutine[Any, Any, None]],
     ) -> None:
@@ -47,7 +46,7 @@ class InSyncProposals:
         self._node_id = node_id
         self._metadata = metadata
         self._replicas = replicas
-        self._min_in_sync = min_in_sync
+        self._electorate_of = electorate_of
         self._lag_seconds_max = lag_seconds_max
         self._acted = acted
         self._due: dict[Partition, None] = {}
@@ -106,8 +105,7 @@ class InSyncProposals:
                 known = place.partition
                 if (known.leader, known.epoch) != (self._node_id, epoch):
                     return []
-                electorate = Electorate.of(image, ReplicaReports(), self._min_in_sync)
-                return [step_down(place, electorate)]
+                return [step_down(place, self._electorate_of(image))]
 
             try:
                 await self._metadata.change(decide)
@@ -122,8 +120,7 @@ class InSyncProposals:
 
         def decide(image: ClusterImage) -> list[PartitionChanged]:
             nonlocal refused
-            electorate = Electorate.of(image, ReplicaReports(), self._min_in_sync)
-            changed, refused = change_many(image, list(wanted.values()), electorate)
+            changed, refused = change_many(image, list(wanted.values()), self._electorate_of(image))
             return changed
 
         lost_before = self._metadata.replies_lost

@@ -11,7 +11,7 @@ import logging
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
 from tidelog.controller.controller import Controller
-from tidelog.controller.elections import MinInSync
+from tidelog.controller.elections import ConfigOf, MinInSync
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, NotController, StorageError
@@ -26,12 +26,19 @@ class ActiveController:
     """The controller of this node, active or not."""
 
     def __init__(
-        self, host: Host, member: Member, min_in_sync: MinInSync, *, lease_seconds: float
+        self,
+        host: Host,
+        member: Member,
+        min_in_sync: MinInSync,
+        config_of: ConfigOf,
+        *,
+        lease_seconds: float,
     ) -> None:
         self._host = host
         self._member = member
         self._metadata = member.metadata
         self._min_in_sync = min_in_sync
+        self._config_of = config_of
         self._lease_seconds = lease_seconds
         self._controller: Controller | None = None
         self._wake = asyncio.Event()
@@ -48,7 +55,7 @@ class ActiveController:
         metadata = self._metadata
         self._controller = controller = Controller(
             cluster_id=self._member.identity.cluster_id, min_in_sync=self._min_in_sync,
-            lease_seconds=self._lease_seconds,
+            config_of=self._config_of, lease_seconds=self._lease_seconds,
         )  # fmt: skip
         metadata.on_applied(
             lambda records: controller.applied(metadata.image, records, metadata.applied)
@@ -156,7 +163,7 @@ class ActiveController:
                 may_stop=standing.may_stop,
             )
         )  # fmt: skip
-        if standing.is_fenced or heartbeat.wants_shutdown:
+        if standing.is_fenced or heartbeat.wants_shutdown or self.controller.reports.unsettled:
             self._wake.set()
 
     def _on_gone(self, node: NodeId) -> None:

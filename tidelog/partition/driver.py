@@ -76,8 +76,8 @@ class Partition:
     __slots__ = (
         "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_log_watchers",
         "_reopening", "_rounds", "_spent_epoch", "_watchers", "changing", "config", "disk_full",
-        "files", "follower", "has_lease", "leader", "log", "me", "name", "on_progress", "on_spent",
-        "path", "topic_id",
+        "files", "follower", "has_lease", "leader", "leads_damaged", "log", "me", "name",
+        "on_progress", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,8 @@ class Partition:
         self.on_spent: Callable[[Partition], object] = _ignore
         """Called when this replica, as a leader, may append nothing more in its epoch."""
         self._spent_epoch: Epoch = NO_EPOCH
+        self.leads_damaged = False
+        """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
         self.disk_full = False
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
@@ -152,6 +154,7 @@ class Partition:
         """Open `epoch` as the leader."""
         log = self.log
         self.follower = None
+        self.leads_damaged = log.damaged_at is not None
         replicas = tuple(replicas) or tuple(in_sync)
         self.leader = Leader(
             me=self.me, epoch=epoch, log_end=log.end, held=self.held_end,
@@ -446,6 +449,7 @@ class Partition:
     def resign(self, error: BrokerError) -> None:
         """Stop serving: everyone who waits is told `error`."""
         leader, self.leader = self.leader, None
+        self.leads_damaged = False
         if leader is not None:
             self._last_watermark = leader.high_watermark
             for waiter in leader.lose_after(leader.high_watermark):

@@ -48,7 +48,10 @@ class ClusterView:
 
 async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     leader = broker.member.quorum.raft.leader
-    head = {"brokers": _brokers(broker), "controller": leader, "quorum": _quorum(broker)}
+    head = {
+        "brokers": _brokers(broker), "controller": leader, "quorum": _quorum(broker),
+        "peers": _peers(broker),
+    }  # fmt: skip
     parts = [_encode(head)[:-1], b',"topics":[']
     in_slice = 0
     comma = b""
@@ -87,6 +90,23 @@ def _brokers(broker: Broker) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _peers(broker: Broker) -> list[dict[str, Any]]:
+    """This node's ways to the others, and what failed on them."""
+    now = broker.host.clock.monotonic()
+    failures = broker.fetching.failures()
+    return [
+        {
+            "id": node, "state": status.state.value,
+            "state_ms": round((now - status.since) * 1000), "attempts": status.attempts,
+            "failures": status.failures, "times_opened": status.times_opened,
+            "connections_lost": status.connections_lost,
+            "requests_failed": status.requests_failed,
+            "replication_failures": failures.get(node, 0), "last_error": status.last_error,
+        }
+        for node, status in broker.member.hub.peers().items()
+    ]  # fmt: skip
+
+
 def _quorum(broker: Broker) -> dict[str, Any]:
     """Only the leader knows how far the others are; elsewhere their ends are null."""
     raft, clock = broker.member.quorum.raft, broker.host.clock
@@ -119,7 +139,7 @@ def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]
     return {
         "partition": number, "leader": None if leader == NO_NODE else leader,
         "epoch": partition.epoch, "replicas": partition.replicas,
-        "in_sync": sorted(partition.in_sync),
+        "in_sync": sorted(partition.in_sync), "eligible": sorted(partition.eligible),
         # The leader's word counts; without it, that of the replica here.
         "high_watermark": watermarks.get(leader, watermarks.get(broker.node_id)), "ends": ends,
     }  # fmt: skip

@@ -219,7 +219,7 @@ def test_the_cluster_is_told_in_its_documented_shape():
         answer = await ask(make_app(face(node)), "/v1/cluster")
 
         found = answer.json
-        assert list(found) == ["brokers", "controller", "quorum", "topics"]
+        assert list(found) == ["brokers", "controller", "quorum", "peers", "topics"]
         assert found["controller"] == found["quorum"]["leader"] == 1
         (broker,) = found["brokers"]
         assert (broker["id"], broker["fenced"], broker["leads"], broker["holds"]) == (
@@ -234,7 +234,7 @@ def test_the_cluster_is_told_in_its_documented_shape():
         assert topic["name"] == "orders"
         assert topic["partitions"][1] == {
             "partition": 1, "leader": 1, "epoch": 0, "replicas": [1], "in_sync": [1],
-            "high_watermark": 2, "ends": {"1": 2},
+            "eligible": [], "high_watermark": 2, "ends": {"1": 2},
         }  # fmt: skip
 
     on_a_node(story)
