@@ -20,10 +20,11 @@ from tidelog.config import TopicConfig
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
+from tidelog.simulation.replicated import ReplicatedLoad
 from tidelog.simulation.workload import Pace, Workload
 from tidelog.simulation.world import NodeFactory, Violation, World
 
-STORIES: Final = ("alone", "cluster")
+STORIES: Final = ("alone", "cluster", "replicated")
 LIVENESS_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
 HEALED_WINDOW_BYTES: Final = 256 * 1024
@@ -58,7 +59,8 @@ class Plan:
     disk_seconds_max: float = 0.001
     node: Arguments = field(default_factory=dict)
     story: str = "alone"
-    """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log."""
+    """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log.
+    `replicated`: they also keep copies of each other's partitions."""
     pace: Pace = field(default_factory=Pace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
 
@@ -201,6 +203,10 @@ KINDS: Final[dict[str, _Kind]] = {
 }  # fmt: skip
 
 DAMAGING: Final = ("flip_bits", "misdirect_write")
+FORGETTING: Final = frozenset(
+    ("lose_power", "lose_power_everywhere", "lose_power_in_write", "fail_syncs")
+)
+"""After these a disk lacks what was written and not synced, on many nodes at once."""
 
 
 def make_plan(
@@ -215,13 +221,13 @@ def make_plan(
     choose = random.Random(f"{seed} plan")
     drawn = choose.choice(STORIES)
     story = drawn if story is None else story
-    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}[story]
+    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5), "replicated": (3, 3, 3, 5)}[story]
     drawn_nodes = choose.choice(sizes)
     nodes = drawn_nodes if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
     # A voter that loses synced bytes without noticing may vote for a log that lacks what it had
     # acknowledged; no quorum survives that yet, so a cluster's disks keep what they promised.
-    if choose.random() < 0.8 or story == "cluster":
+    if choose.random() < 0.8 or story != "alone":
         enabled = [kind for kind in enabled if kind not in DAMAGING]
     if kinds is not None:
         enabled = [kind for kind in KINDS if kind in kinds]
@@ -232,7 +238,7 @@ def make_plan(
     while enabled and (at := at + choose.expovariate(rate)) < chaos_seconds:
         kind = choose.choice(enabled)
         faults.append(Fault(round(at, 6), kind, KINDS[kind][0](draw)))
-    return Plan(
+    plan = Plan(
         seed=seed,
         nodes=nodes,
         chaos_seconds=chaos_seconds,
@@ -277,6 +283,22 @@ def make_plan(
             timeout_seconds=choose.choice((0.5, 2.0, 5.0)),
         ),
     )
+    return _replicate(plan, enabled) if story == "replicated" else plan
+
+
+def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
+    """What only replicas need, drawn apart, so that other stories stay as they are."""
+    choose = random.Random(f"{plan.seed} replicas")
+    configs: dict[str, str] = {}
+    is_memory_safe = not FORGETTING.intersection(enabled)
+    if choose.random() < 0.3 and is_memory_safe:
+        configs["durability"] = "replicated"
+    pace = replace(
+        plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 2),
+        replication=choose.choice((3, 3, 3, 2)), topic_configs=tuple(configs.items()),
+    )  # fmt: skip
+    lag_ms = choose.choice((1000, 3000, 10_000))
+    return replace(plan, pace=pace, node={**plan.node, "replica_lag_time_max_ms": lag_ms})
 
 
 def play(
@@ -296,11 +318,7 @@ def play(
     ) as world:  # fmt: skip
         for machine in world.machines.values():
             machine.pace.seconds = (0.00002, plan.disk_seconds_max)
-        workload: Workload | QuorumLoad = (
-            QuorumLoad(world, plan.admin_pace)
-            if plan.story == "cluster"
-            else Workload(world, plan.pace)
-        )
+        workload = _load(world, plan)
         try:
             world.start(START_SECONDS)
             workload.start()
@@ -328,8 +346,18 @@ def play(
         )
 
 
+def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad:
+    match plan.story:
+        case "cluster":
+            return QuorumLoad(world, plan.admin_pace)
+        case "replicated":
+            return ReplicatedLoad(world, plan.pace)
+        case _:
+            return Workload(world, plan.pace)
+
+
 def _quorum(plan: Plan) -> dict[str, Any]:
-    if plan.story != "cluster":
+    if plan.story == "alone":
         return {}
     return {"quorum": ",".join(f"{n}@node-{n}:9192" for n in range(1, plan.nodes + 1))}
 

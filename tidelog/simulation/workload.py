@@ -51,6 +51,8 @@ class Pace:
 
     topics: int = 2
     partitions: int = 2
+    replication: int = 1
+    """Where nodes form a cluster."""
     producers: int = 4
     consumers: int = 2
     think_seconds: float = 0.02
@@ -218,7 +220,7 @@ class NodeLoad:
     async def _produce(self, number: int, place: TopicPartition, generator: random.Random) -> None:
         """One idempotent producer, which sends each batch until it is acknowledged."""
         client = self._new_client()
-        producer_id = await self._insist(lambda: _init_producer_id(client))
+        producer_id = await self._insist(lambda: init_producer_id(client))
         sequence = values = 0
         while True:
             records = []
@@ -357,7 +359,7 @@ class NodeLoad:
         self.world.fail(name, f"{self.machine.name} {problem}")
 
 
-async def _init_producer_id(client: KafkaClient) -> int:
+async def init_producer_id(client: KafkaClient) -> int:
     async def attempt() -> int:
         connection = await client.any_connection()
         response = await connection.call(

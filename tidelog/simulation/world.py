@@ -130,6 +130,8 @@ class World:
         )
         self.faults: Counter[str] = Counter()
         self.clients: dict[str, Client] = {}
+        self.on_end: list[Callable[[Machine], None]] = []
+        """Called when a process is about to be gone, in whatever way, while it can be looked at."""
         self._replay = replay or f"tidelog simulate --start {seed} --seeds 1 --trace"
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
@@ -188,6 +190,13 @@ class World:
         """Run until `condition` holds; a Violation if it does not within `seconds_max`."""
         if not condition() and not self._run(self.now + seconds_max, lambda: bool(condition())):
             self.fail(name, f"not within {seconds_max} s")
+
+    def run_while(
+        self, problem: Callable[[], str | None], seconds_max: float, *, name: str = "liveness"
+    ) -> None:
+        """Run until there is no `problem`; a Violation that says it after `seconds_max`."""
+        if problem() and not self._run(self.now + seconds_max, lambda: not problem()):
+            self.fail(name, f"after {seconds_max} s: {problem()}")
 
     def _run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
         logger = logging.getLogger("tidelog")
@@ -366,6 +375,8 @@ class World:
         machine.disk.kill()
 
     def _bury(self, machine: Machine, process: Process) -> None:
+        for call in self.on_end:
+            call(machine)
         machine.process = machine.node = None
         machine.is_up = False
         machine.disk.die()

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.unit.simulation.test_world import Counter as CountingNode
-from tidelog.simulation.swarm import DAMAGING, KINDS, Fault, make_plan
+from tidelog.simulation.swarm import DAMAGING, FORGETTING, KINDS, STORIES, Fault, make_plan
 from tidelog.simulation.world import World
 
 
@@ -44,6 +44,28 @@ def test_only_one_machine_is_damaged():
     for seed in range(100):
         plan = make_plan(seed, kinds=DAMAGING)
         assert {fault.arguments["node"] for fault in plan.faults} <= {plan.nodes}
+
+
+def test_every_story_comes_up():
+    assert {make_plan(seed).story for seed in range(50)} == set(STORIES)
+
+
+def test_replicas_are_many_and_disks_keep_what_they_promise():
+    plans = [make_plan(seed, story="replicated") for seed in range(200)]
+
+    assert {plan.nodes for plan in plans} == {3, 5}
+    assert {plan.pace.replication for plan in plans} == {2, 3}
+    for plan in plans:
+        assert {fault.kind for fault in plan.faults}.isdisjoint(DAMAGING)
+
+
+def test_writes_count_in_memory_only_where_no_fault_makes_disks_forget():
+    plans = [make_plan(seed, story="replicated") for seed in range(200)]
+    by_memory = [p for p in plans if ("durability", "replicated") in p.pace.topic_configs]
+
+    assert by_memory
+    for plan in by_memory:
+        assert FORGETTING.isdisjoint(fault.kind for fault in plan.faults)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,7 @@ SEEDS_DEFAULT = 100
 class Story(StrEnum):
     ALONE = "alone"
     CLUSTER = "cluster"
+    REPLICATED = "replicated"
 
 
 def simulate(
@@ -59,7 +60,7 @@ def simulate(
         Story | None,
         typer.Option(
             "--story",
-            help="Nodes that are each alone, or one cluster; otherwise the seed decides.",
+            help="Nodes each alone, one cluster's metadata, or its replicas; or the seed decides.",
         ),
     ] = None,
     trace: Annotated[
@@ -89,7 +90,7 @@ def simulate(
     \b
     Examples:
       tidelog simulate --seeds 200 --workers 2
-      tidelog simulate --story cluster --minutes 10
+      tidelog simulate --story replicated --minutes 10
       tidelog simulate --minutes 10 --faults lose_power,fail_syncs
       tidelog simulate --start 42 --seeds 1 --trace
       tidelog simulate --start 42 --seeds 1 --shrink

@@ -1,0 +1,462 @@
+"""Looks at every replica of every partition, while whole clusters run under faults.
+
+| invariant                        | meaning                                                       |
+|----------------------------------|---------------------------------------------------------------|
+| one leader in a partition's epoch| no two processes ever lead a partition in one epoch           |
+| one writer in a partition's epoch| no two processes ever append in one epoch                     |
+| epochs never fall                | leader, partition and broker epochs, in any log and any life  |
+| the log's start never falls      | within a life of a node                                       |
+| start <= watermark <= end        | on every replica of every node                                |
+| the watermark never falls        | on any replica, within a life of its node                     |
+| no client is shown less          | who tells a watermark tells one as high as earlier leaders'   |
+| a leader lacks nothing committed | its log reaches, and agrees with, the highest watermark ever  |
+| a short set commits nothing      | fewer in sync than the topic demands: no watermark moves      |
+| acknowledged is on enough disks  | synced on `min.insync.replicas` when the watermark covers it  |
+| committed is held by all in sync | by every member of every set that may be the committed one    |
+| in-sync logs agree               | in who wrote what, below the watermark                        |
+| acknowledged is committed        | no client is told of a record that no watermark covers        |
+| synced is there after a restart  | unless the log was being cut                                  |
+| producers are a fold of the log  | of all batches that are there, and of no others               |
+
+What a topic's `durability` makes of "synced" is meant: with `replicated` it is "written".
+
+Rule 1: what is compared is what is there: logs as they are on each node, sets as the metadata log
+        has them. What a leader believes of its followers counts for nothing here.
+Rule 2: watermarks are judged at the moment when they move, for a follower may sync a millisecond
+        later; all else every few events.
+Rule 3: of a node that is down, what its last process had synced is remembered.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from tidelog.config.topic import min_in_sync_of
+from tidelog.controller.image import PartitionImage
+from tidelog.controller.records import (
+    BrokerRegistered,
+    MetadataRecord,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+)
+from tidelog.host import Disk
+from tidelog.log.log import ColdRead, Log
+from tidelog.log.producers import ProducerStates
+from tidelog.model import Epoch, NodeId, Offset, TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
+from tidelog.records import iterate_batches
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.quorum import PARTITION_LEADER, quorum_of
+from tidelog.simulation.world import World
+
+Key: TypeAlias = tuple[UUID, int]
+"""A partition, by its topic's id and its number."""
+
+ONE_LEADER: Final = PARTITION_LEADER
+ONE_WRITER: Final = "one writer in a partition's epoch"
+EPOCHS: Final = "epochs never fall"
+STARTS: Final = "the log's start never falls"
+BOUNDS: Final = "start <= watermark <= end"
+WATERMARK: Final = "the watermark never falls"
+SHOWN: Final = "no client is shown less"
+WHOLE: Final = "a leader lacks nothing committed"
+SHORT: Final = "a short set commits nothing"
+ENOUGH: Final = "acknowledged is on enough disks"
+HELD: Final = "committed is held by all in sync"
+AGREE: Final = "in-sync logs agree"
+COMMITTED: Final = "acknowledged is committed"
+DURABLE: Final = "synced is there after a restart"
+PRODUCERS: Final = "producers are a fold of the log"
+
+_CHECK_EVERY_EVENTS: Final = 16
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One replica's log, as it is or as its last process left it."""
+
+    start: Offset
+    written_end: Offset
+    synced_end: Offset
+    epochs: Sequence[tuple[Epoch, Offset]]
+    is_changing: bool = False
+    """It was being cut: what it had synced may be gone."""
+
+    def firm_end(self, durability: str) -> Offset:
+        return self.synced_end if durability == "fsync" else self.written_end
+
+
+@dataclass(slots=True)
+class _Committed:
+    """The highest watermark that a partition ever had."""
+
+    epoch: Epoch
+    end: Offset
+    start: Offset
+    epochs: Sequence[tuple[Epoch, Offset]]
+
+
+class _View:
+    """One partition in one process, and what was last seen of it."""
+
+    __slots__ = (
+        "epoch", "key", "leader", "machine", "partition", "start", "watermark", "writes_in",
+    )  # fmt: skip
+
+    def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
+        self.machine = machine
+        self.key = key
+        self.partition = partition
+        self.leader: Leader | None = None
+        self.start = partition.log.start
+        self.watermark = partition.high_watermark
+        self.epoch: Epoch = -1
+        self.writes_in: Epoch = -1
+
+    @property
+    def me(self) -> tuple[int, int]:
+        return self.machine.number, self.machine.lives
+
+    def __str__(self) -> str:
+        return f"{self.machine.name} {self.partition.name}"
+
+
+class _Life:
+    """One process: what it says of the metadata, and its partitions."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.number = machine.lives
+        self.views: dict[Partition, _View] = {}
+        self.states: dict[Key, tuple[Epoch, int]] = {}
+        self.broker_epoch = -1
+
+
+class ReplicaWatch:
+    """Looks at every node of a world, and remembers what was ever seen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lives: dict[int, _Life] = {}
+        self._left: dict[tuple[int, Key], _Copy] = {}
+        self._topics: dict[str, UUID] = {}
+        self._states: dict[Key, dict[int, PartitionImage]] = {}
+        self._newest: dict[Key, PartitionImage] = {}
+        self._leaders: dict[tuple[Key, Epoch], tuple[int, int]] = {}
+        self._writers: dict[tuple[Key, Epoch], tuple[int, int]] = {}
+        self._committed: dict[Key, _Committed] = {}
+        self._problem: tuple[str, str] | None = None
+        world.on_end.append(self._leave)
+        world.invariant("replicas' moments", self._check_moments, every=1)
+        world.invariant("replicas", self._check, every=_CHECK_EVERY_EVENTS)
+
+    def _find(self, name: str, problem: str) -> None:
+        """Found inside of a node's own event, which nothing must be raised in."""
+        self._problem = self._problem or (name, problem)
+
+    def _check_moments(self) -> str | None:
+        if self._problem is not None:
+            self._world.fail(*self._problem)
+        return None
+
+    # What is asked by those who know what clients were told.
+
+    def newest(self, key: Key) -> PartitionImage | None:
+        """The partition as the metadata has it."""
+        return self._newest.get(key)
+
+    def acknowledged(self, place: TopicPartition, end: Offset) -> None:
+        """A client was told that everything below `end` is committed."""
+        committed = self._committed.get((self._topics[place.topic], place.partition))
+        if committed is None or committed.end < end:
+            known = None if committed is None else committed.end
+            self._world.fail(COMMITTED, f"{place}: {end} was acknowledged, {known} is committed")
+
+    # Every few events.
+
+    def _check(self) -> str | None:
+        for machine in self._world.machines.values():
+            life = self._lives.get(machine.number)
+            if life is None or life.number != machine.lives:
+                if not self._attach(machine):
+                    continue
+                life = self._lives[machine.number]
+            if machine.node is None:
+                continue
+            views = life.views
+            for partition in machine.node.broker.partitions():
+                view = views.get(partition)
+                if view is None:
+                    view = views[partition] = self._open(machine, partition)
+                if not machine.is_damaged:
+                    self._look(view)
+        self._check_moments()
+        return None
+
+    def _look(self, view: _View) -> None:
+        partition = view.partition
+        log, watermark = partition.log, partition.high_watermark
+        if not log.start <= watermark <= log.end:
+            self._find(BOUNDS, f"{view}: {log.start}, {watermark}, {log.end}")
+        if watermark < view.watermark:
+            self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
+        view.watermark = watermark
+        if log.start < view.start:
+            self._find(STARTS, f"{view}: from {view.start} to {log.start}")
+        view.start = log.start
+        role = partition.leader or partition.follower
+        if role is not None:
+            if role.epoch < view.epoch:
+                self._find(EPOCHS, f"{view}: from {view.epoch} to {role.epoch}")
+            view.epoch = role.epoch
+
+    # Processes that come and go.
+
+    def _attach(self, machine: Machine) -> bool:
+        """Hear of all that a process learns of the metadata from now on."""
+        broker = getattr(machine.node, "broker", None)
+        if quorum_of(machine) is None or not hasattr(broker, "replicas"):
+            return False
+        life = self._lives[machine.number] = _Life(machine)
+        metadata = machine.node.broker.metadata
+
+        def heard(records: Sequence[MetadataRecord]) -> None:
+            if not machine.is_damaged:
+                self._hear(machine, life, records)
+
+        metadata.on_applied(heard)
+        heard(())
+        return True
+
+    def _leave(self, machine: Machine) -> None:
+        """The process ends: remember what it has on its disk."""
+        life = self._lives.get(machine.number)
+        if life is not None and life.number == machine.lives:
+            for view in life.views.values():
+                copy = _copy(view.partition.log)
+                copy.is_changing = view.partition.changing.locked()
+                self._left[machine.number, view.key] = copy
+
+    def _open(self, machine: Machine, partition: Partition) -> _View:
+        view = _View(machine, (partition.topic_id, partition.name.partition), partition)
+        left = self._left.pop((machine.number, view.key), None)
+        if left is not None and not left.is_changing and not machine.is_damaged:
+            end = left.firm_end(partition.config.durability)
+            if partition.log.end < end:
+                self._find(DURABLE, f"{view} ends at {partition.log.end}, {end} was synced")
+        partition.watch(partial(self._watermark_moved, view))
+        partition.watch_log(partial(self._log_moved, view))
+        self._log_moved(view)
+        return view
+
+    # The metadata.
+
+    def _hear(self, machine: Machine, life: _Life, records: Sequence[MetadataRecord]) -> None:
+        image = machine.node.broker.image
+        if not records:  # a snapshot, or the beginning
+            for place in image.places.values():
+                self._topics[place.topic.name] = place.topic.id
+                self._learn(machine, life, (place.topic.id, place.number), place.partition)
+        for record in records:
+            match record:
+                case PartitionChanged():
+                    key = (UUID(record.topic), record.partition)
+                    self._learn(machine, life, key, PartitionImage.of(record.state))
+                case TopicCreated() | PartitionsAdded():
+                    name = record.name if isinstance(record, TopicCreated) else record.topic
+                    if (topic := image.topics.get(name)) is None:
+                        continue  # deleted by a later record
+                    self._topics[name] = topic.id
+                    for number, state in enumerate(topic.partitions):
+                        if (topic.id, number) not in life.states:
+                            self._learn(machine, life, (topic.id, number), state)
+                case BrokerRegistered():
+                    if record.broker_epoch <= life.broker_epoch:
+                        before = f"{record.broker_epoch} after {life.broker_epoch}"
+                        self._find(EPOCHS, f"broker epochs, by {machine.name}: {before}")
+                    life.broker_epoch = record.broker_epoch
+        life.broker_epoch = max(life.broker_epoch, image.broker_epoch_last)
+
+    def _learn(self, machine: Machine, life: _Life, key: Key, state: PartitionImage) -> None:
+        before = life.states.get(key, (-1, -1))
+        now = (state.epoch, state.partition_epoch)
+        if now[0] < before[0] or now[1] < before[1]:
+            self._find(EPOCHS, f"{key}, by {machine.name}: (leader's, partition's) {before}, {now}")
+        life.states[key] = now
+        self._states.setdefault(key, {}).setdefault(state.partition_epoch, state)
+        newest = self._newest.get(key)
+        if newest is None or state.partition_epoch > newest.partition_epoch:
+            self._newest[key] = state
+
+    def _sets(self, key: Key, leader: Leader) -> list[PartitionImage]:
+        """What the leader knows to be decided, and what it has not heard of yet, in its epoch."""
+        known, newest = self._states.get(key, {}), self._newest.get(key)
+        if newest is None:
+            return []
+        epochs = range(leader.partition_epoch, newest.partition_epoch + 1)
+        states = [known[epoch] for epoch in epochs if epoch in known]
+        return [state for state in states if state.epoch == leader.epoch]
+
+    # The moments that count.
+
+    def _log_moved(self, view: _View) -> None:
+        partition = view.partition
+        leader = partition.leader
+        if leader is not view.leader:
+            view.leader = leader
+            if leader is not None:
+                self._begins(view, leader)
+        if leader is not None and view.writes_in < leader.epoch <= partition.log.epochs.latest:
+            view.writes_in = leader.epoch
+            other = self._writers.setdefault((view.key, leader.epoch), view.me)
+            if other != view.me:
+                self._find(ONE_WRITER, f"{view} {leader.epoch}: (node, life) {other}, {view.me}")
+
+    def _begins(self, view: _View, leader: Leader) -> None:
+        """A process leads in an epoch from now on."""
+        other = self._leaders.setdefault((view.key, leader.epoch), view.me)
+        if other != view.me:
+            self._find(ONE_LEADER, f"{view} {leader.epoch}: (node, life) {other} and {view.me}")
+        committed, log = self._committed.get(view.key), view.partition.log
+        # One that was deposed before it knew that it leads may lack what the next one committed.
+        if committed is not None and leader.epoch > committed.epoch and not view.machine.is_damaged:
+            if log.end < committed.end:
+                self._find(
+                    WHOLE,
+                    f"{view} leads in {leader.epoch} and ends at {log.end}; {committed.end} was "
+                    f"committed in {committed.epoch}",
+                )
+            elif not _agree(
+                log.epochs, log.start, committed.epochs, committed.start, committed.end
+            ):
+                self._find(
+                    WHOLE,
+                    f"{view} leads in {leader.epoch} with the epochs {list(log.epochs)}; committed "
+                    f"up to {committed.end} was {list(committed.epochs)}",
+                )
+            elif leader.knows_watermark and leader.high_watermark < committed.end:
+                self._find(SHOWN, f"{view}: {leader.high_watermark} after {committed.end}")
+        self._watermark_moved(view)
+
+    def _watermark_moved(self, view: _View) -> None:
+        leader, watermark = view.partition.leader, view.partition.high_watermark
+        if watermark == view.watermark or view.machine.is_damaged:
+            return
+        if watermark < view.watermark:
+            self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
+        elif leader is not None:
+            self._judge(view, leader)
+        view.watermark = watermark
+
+    def _judge(self, view: _View, leader: Leader) -> None:
+        """A leader has raised its watermark: was it allowed to?"""
+        log, key, end = view.partition.log, view.key, leader.high_watermark
+        if sets := self._sets(key, leader):
+            self._judge_sets(view, end, sets)
+        committed = self._committed.get(key)
+        if committed is None or end > committed.end:
+            self._committed[key] = _Committed(leader.epoch, end, log.start, tuple(log.epochs))
+
+    def _judge_sets(self, view: _View, end: Offset, sets: Sequence[PartitionImage]) -> None:
+        """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""
+        config, log = view.partition.config, view.partition.log
+        replicas, in_sync = sets[0].replicas, sets[0].in_sync
+        needed = min_in_sync_of(config, len(replicas))
+        if len(in_sync) < needed:
+            self._find(SHORT, f"{view}: {sorted(in_sync)} commit up to {end}, not {needed}")
+        # Of a disk that is damaged nobody knows; its node may hold it or not.
+        sound = [node for node in replicas if not self._world.machines[node].is_damaged]
+        copies = {node: self._copy_of(node, view.key) for node in sound}
+        lacking = {
+            node: copy
+            for node, copy in copies.items()
+            if copy is None or copy.firm_end(config.durability) < end
+        }
+        if len(replicas) - len(lacking) < needed:
+            self._find(ENOUGH, f"{view}: up to {end}, and not {needed} hold it: {lacking}")
+        for node in sorted({node for state in sets for node in state.in_sync}):
+            if node in lacking:
+                self._find(HELD, f"{view} commits up to {end}; {node} has {lacking[node]}")
+            copy = copies.get(node)
+            if copy and not _agree(log.epochs, log.start, copy.epochs, copy.start, end):
+                self._find(AGREE, f"{view}: {list(log.epochs)}, and {node} has {copy} to {end}")
+
+    def _copy_of(self, node: NodeId, key: Key) -> _Copy | None:
+        machine = self._world.machines[node]
+        replicas = getattr(getattr(machine.node, "broker", None), "replicas", None)
+        partition = None if replicas is None else replicas.get(*key)
+        if partition is not None:
+            return _copy(partition.log)
+        return self._left.get((node, key))
+
+    # What is dear: every batch of every log is read.
+
+    def check_producers(self) -> None:
+        """Compare what every log knows of its producers with what its batches say."""
+        if self._world.faults["jump_clock"]:
+            return  # some may have expired
+        for machine in self._world.machines.values():
+            broker = getattr(machine.node, "broker", None)
+            if not machine.is_up or machine.is_damaged or broker is None:
+                continue
+            for found in broker.partitions():
+                log = found.log
+                if log.start or found.changing.locked():
+                    continue
+                folded = ProducerStates()
+                for data in read_all(machine.disk, log, log.end):
+                    for header, _ in iterate_batches(data):
+                        if header.producer_id >= 0:
+                            folded.note(header, header.base_offset)
+                if folded != log.producers:
+                    self._world.fail(
+                        PRODUCERS,
+                        f"{machine.name} {found.name}: {dict(log.producers.items())} is not "
+                        f"{dict(folded.items())}",
+                    )
+
+
+def read_all(disk: Disk, log: Log, end: Offset) -> Iterable[bytes]:
+    """Every batch below `end`, as it lies in memory or in the files; several at a time."""
+    offset = log.start
+    while offset < end:
+        found = log.read(offset, _READ_BYTES, end)
+        data = found.perform(disk) if isinstance(found, ColdRead) else b"".join(found[0])
+        if not data:
+            return
+        yield bytes(data)
+        for header, _ in iterate_batches(data):
+            offset = header.next_offset
+
+
+def _copy(log: Log) -> _Copy:
+    return _Copy(log.start, log.written_end, log.synced_end, tuple(log.epochs))
+
+
+def _agree(
+    mine: Iterable[tuple[Epoch, Offset]],
+    my_start: Offset,
+    others: Iterable[tuple[Epoch, Offset]],
+    other_start: Offset,
+    end: Offset,
+) -> bool:
+    """Whether two histories name the same epochs for what both logs hold below `end`."""
+    start = max(my_start, other_start)
+    return _between(mine, start, end) == _between(others, start, end)
+
+
+def _between(
+    epochs: Iterable[tuple[Epoch, Offset]], start: Offset, end: Offset
+) -> list[tuple[Epoch, Offset]]:
+    found: list[tuple[Epoch, Offset]] = []
+    for epoch, first in epochs:
+        if first >= end:
+            break
+        if (found and found[-1][1] >= first) or first <= start:
+            found.clear()
+        found.append((epoch, max(first, start)))
+    return found

@@ -1,0 +1,401 @@
+"""Replicated topics under faults: what clients of a cluster do, are told, and can then find.
+
+Idempotent producers send each batch, with acks=all, to whoever leads until it is acknowledged;
+consumers read every partition from its beginning, again and again. All of it is recorded.
+
+What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
+
+| invariant                        | meaning                                                       |
+|----------------------------------|---------------------------------------------------------------|
+| no client is shown less          | in an epoch, than any client was shown in it or before it     |
+| liveness                         | after healing all serve, every in-sync set is whole, every    |
+|                                  | producer gets on, and every replica ends where its leader does|
+| (the rules of `history`)         | of all that was acknowledged and read, and of the replicas    |
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
+from tidelog.client.kafka import KafkaClient
+from tidelog.controller.image import ClusterImage, Place
+from tidelog.errors import TidelogError
+from tidelog.model import NO_NODE, NO_OFFSET, Epoch, Offset, TopicPartition
+from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
+from tidelog.simulation import history
+from tidelog.simulation.history import History
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.replica_watch import SHOWN, ReplicaWatch, read_all
+from tidelog.simulation.workload import Pace, init_producer_id
+from tidelog.simulation.world import Client, World
+from tidelog.wire.apis import Api
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS: Final = 0.2
+_POLL_BYTES_MAX: Final = 16 * 1024
+_FINAL_BYTES_MAX: Final = 256 * 1024
+
+
+class Polled(NamedTuple):
+    """What a leader answered in an epoch; `watermark` is NO_OFFSET if it does not know it yet."""
+
+    epoch: Epoch
+    watermark: Offset
+    batches: list[bytes]
+
+
+class EpochClient(KafkaClient):
+    """A client that reads as consumers do that know of epochs: from nobody who was deposed."""
+
+    async def read(
+        self,
+        place: TopicPartition,
+        offset: Offset,
+        *,
+        bytes_max: int = _POLL_BYTES_MAX,
+        on_epoch: Callable[[Epoch], object] = lambda epoch: None,
+    ) -> Polled:
+        """Some batches from the one at `offset` on; `on_epoch` hears the epoch before it asks."""
+
+        async def attempt() -> Polled:
+            connection = await self.leader(place.topic, place.partition)
+            known = await self.topic(place.topic)
+            epoch = known.partitions[place.partition].epoch
+            on_epoch(epoch)
+            response = await connection.call(
+                Api.FETCH, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
+                replica_id=NO_NODE, max_wait=100, min_bytes=1, max_bytes=bytes_max,
+                isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[],
+                topics=[
+                    {
+                        "topic": place.topic,
+                        "partitions": [
+                            {
+                                "partition": place.partition, "current_leader_epoch": epoch,
+                                "fetch_offset": offset, "partition_max_bytes": bytes_max,
+                            }
+                        ],
+                    }
+                ],
+            )  # fmt: skip
+            check(getattr(response, "error_code", 0), f"fetch from {place}")
+            (answer,) = response.responses[0].partitions
+            check(answer.error_code, str(place))
+            batches = [
+                bytes(batch)
+                for header, batch in iterate_batches(answer.records or b"")
+                if header.next_offset > offset
+            ]
+            return Polled(epoch, answer.high_watermark, batches)
+
+        return await self.retry(attempt)
+
+
+class ReplicatedLoad:
+    """Producers and consumers of one cluster."""
+
+    def __init__(self, world: World, pace: Pace) -> None:
+        self.world = world
+        self.pace = pace
+        self.watch = QuorumWatch(world)
+        self.replicas = ReplicaWatch(world)
+        self.history = History()
+        self.operations = 0
+        self.acknowledged = 0
+        self.places = [
+            TopicPartition(f"tide-{topic}", partition)
+            for topic in range(pace.topics)
+            for partition in range(pace.partitions)
+        ]
+        self._hosts = [world.client(f"client-{number}") for number in world.machines]
+        self._shown: dict[TopicPartition, dict[Epoch, Offset]] = {p: {} for p in self.places}
+        self._decoded: dict[tuple[TopicPartition, Offset], tuple[bytes, list[bytes]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: dict[int, None] = {}
+
+    def start(self) -> None:
+        self._spawn(self._hosts[0], self._begin())
+
+    def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = host.spawn(work)
+        task.add_done_callback(_raise)
+        self._tasks.append(task)
+        return task
+
+    def _client(self, host: Client, generator: random.Random) -> EpochClient:
+        nodes = list(self.world.machines)
+        generator.shuffle(nodes)
+        return EpochClient(
+            ",".join(map(bootstrap, nodes)), network=host.network,
+            timeout_seconds=self.pace.timeout_seconds,
+        )  # fmt: skip
+
+    # What they do.
+
+    async def _begin(self) -> None:
+        world, pace = self.world, self.pace
+        generator = world.fork("topics")
+        client = self._client(self._hosts[0], generator)
+        for name in dict.fromkeys(place.topic for place in self.places):
+            await self._insist("client-1", generator, lambda n=name: self._create(client, n))  # type: ignore[misc]
+        client.close()
+        for number in range(pace.producers):
+            place = self.places[number % len(self.places)]
+            host = self._hosts[number % len(self._hosts)]
+            self._spawn(host, self._produce(number, host, place))
+        for number in range(pace.consumers):
+            host = self._hosts[-1 - number % len(self._hosts)]
+            self._spawn(host, self._consume(number, host))
+
+    async def _create(self, client: KafkaClient, name: str) -> None:
+        pace = self.pace
+        try:
+            await client.create_topic(
+                name, partitions=pace.partitions, replication=pace.replication,
+                configs=dict(pace.topic_configs),
+            )  # fmt: skip
+        except Refused as error:
+            if error.code != ErrorCode.topic_already_exists:  # it was, and the answer was lost
+                raise
+
+    async def _insist(
+        self, who: str, generator: random.Random, attempt: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Try again until it is done, whatever the nodes say: they have their troubles."""
+        while True:
+            try:
+                answer = await attempt()
+            except TidelogError as error:
+                self.world.trace.note(who, f"{type(error).__name__}: {error}")
+                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+            else:
+                self.operations += 1
+                return answer
+
+    async def _produce(self, number: int, host: Client, place: TopicPartition) -> None:
+        process, partition = f"producer-{number}", str(place)
+        generator = self.world.fork(process)
+        client = self._client(host, generator)
+        producer_id = await self._insist(process, generator, lambda: init_producer_id(client))
+        sequence = sent = 0
+        while True:
+            records = []
+            for _ in range(generator.randint(1, self.pace.batch_records_max)):
+                sent += 1
+                padding = b"." * generator.randint(0, self.pace.value_bytes_max)
+                records.append(
+                    Record(
+                        value=b"%d/%d %s" % (number, sent, padding),
+                        timestamp_ms=host.process.clock.wall_ms(),
+                    )
+                )
+            values = [record.value or b"" for record in records]
+            batch = bytes(
+                encode_batch(
+                    records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+                )
+            )
+            sending = self.history.begin_send(process, partition, values)
+            base = await self._insist(
+                process,
+                generator,
+                lambda batch=batch: client.produce(place.topic, place.partition, bytearray(batch)),  # type: ignore[misc]
+            )
+            assert base is not None, "acks=all is answered"
+            sending.ok(base)
+            self.world.trace.note(process, f"acknowledged {place} {base} {len(values)}")
+            self.acknowledged += len(values)
+            self.replicas.acknowledged(place, base + len(values))
+            sequence += len(records)
+            self._waiting.pop(number, None)
+            await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+
+    async def _consume(self, number: int, host: Client) -> None:
+        """Reads a partition from its beginning, for a while, and then another."""
+        process = f"consumer-{number}"
+        generator = self.world.fork(process)
+        client = self._client(host, generator)
+        while True:
+            place = generator.choice(self.places)
+            self._assign(process, [place])
+            offset = 0
+            for _ in range(generator.randint(1, 60)):
+                offset, is_end = await self._poll(process, generator, client, place, offset)
+                await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+                if is_end and generator.random() < 0.2:
+                    break
+            self._assign(process, [])
+
+    def _assign(self, process: str, places: Iterable[TopicPartition]) -> None:
+        self.history.begin_assign(process, map(str, places)).ok()
+
+    async def _poll(
+        self,
+        process: str,
+        generator: random.Random,
+        client: EpochClient,
+        place: TopicPartition,
+        offset: Offset,
+        bytes_max: int = _POLL_BYTES_MAX,
+    ) -> tuple[Offset, bool]:
+        """Read on from `offset`; where to read next, and whether that was the end."""
+        floor = NO_OFFSET
+        shown = self._shown[place]
+
+        def on_epoch(epoch: Epoch) -> None:
+            nonlocal floor
+            floor = max((shown[e] for e in shown if e <= epoch), default=NO_OFFSET)
+
+        polling = self.history.begin_poll(process)
+        polled = await self._insist(
+            process, generator,
+            lambda: client.read(place, offset, bytes_max=bytes_max, on_epoch=on_epoch),
+        )  # fmt: skip
+        watermark = polled.watermark
+        if watermark != NO_OFFSET:
+            if watermark < floor:
+                self.world.fail(
+                    SHOWN, f"{place}: {watermark} in epoch {polled.epoch}, {floor} was shown before"
+                )
+            shown[polled.epoch] = max(shown.get(polled.epoch, NO_OFFSET), watermark)
+        found = []
+        for batch in polled.batches:
+            base = read_header(batch).base_offset
+            found += [
+                (str(place), at, value)
+                for at, value in enumerate(self._values(place, base, batch), base)
+                if at >= offset
+            ]
+        polling.ok(found)
+        if found:
+            offset = found[-1][1] + 1
+        return offset, 0 <= watermark <= offset
+
+    def _values(self, place: TopicPartition, base: Offset, batch: bytes) -> list[bytes]:
+        """Most batches were read before, and need not be decoded again."""
+        known = self._decoded.get((place, base))
+        if known is None or known[0] != batch:
+            values = [record.value or b"" for record in decode_batch(batch)]
+            known = self._decoded[place, base] = (batch, values)
+        return known[1]
+
+    # After healing.
+
+    def get_on(self, seconds_max: float) -> None:
+        """Nothing is broken any more: see that everybody gets on, then that nothing is missing."""
+        world = self.world
+        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
+        if len(sound) <= len(world.machines) // 2:
+            return  # a quorum bears the damage of a minority, and no more
+        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
+        self.replicas.check_producers()
+        self._waiting = dict.fromkeys(range(self.pace.producers))
+        world.run_while(self._not_sent, seconds_max, name=LIVENESS)
+        world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
+        for task in self._tasks:
+            task.cancel()
+        world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
+        readers = [f"reader-{number}" for number in range(1, len(self._hosts) + 1)]
+        reading = [
+            self._spawn(host, self._read_everything(name, host))
+            for name, host in zip(readers, self._hosts, strict=True)
+        ]
+        world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
+        world.check_now()
+        self.replicas.check_producers()
+        self._check_history(readers, sound)
+
+    def _not_sent(self) -> str | None:
+        return f"producers {list(self._waiting)} do not get on" if self._waiting else None
+
+    def _all_up(self, sound: list[Machine]) -> bool:
+        for machine in sound:
+            if not machine.is_running:  # it was stopping when everybody was started
+                self.world.restart(machine.number)
+        return all(machine.is_up for machine in sound)
+
+    def _known_places(self, image: ClusterImage) -> list[Place]:
+        """Where the partitions are; fewer while not all are known."""
+        return [
+            Place(image.topics[place.topic], place.partition)
+            for place in self.places
+            if place.topic in image.topics
+        ]
+
+    def _not_whole(self, sound: list[Machine]) -> str | None:
+        """What is not led, or who is not in sync and could be."""
+        if not self._all_up(sound):
+            return "not all are up"
+        numbers = {machine.number for machine in sound}
+        for machine in sound:
+            places = self._known_places(machine.node.broker.image)
+            if len(places) < len(self.places):
+                return f"{machine.name} does not know all topics"
+            for place in places:
+                state = place.partition
+                if state.leader == NO_NODE or numbers.intersection(state.replicas) - state.in_sync:
+                    return f"{machine.name}: {place.name} is led by {state.leader}: {state}"
+        return None
+
+    def _not_settled(self, sound: list[Machine]) -> str | None:
+        """Which replica does not end where its leader does, or is not committed to its end."""
+        if problem := self._not_whole(sound):
+            return problem
+        for place in self._known_places(sound[0].node.broker.image):
+            ends: dict[int, tuple[Offset, Offset, Offset]] = {}
+            for machine in sound:
+                if machine.number in place.partition.replicas:
+                    partition = machine.node.broker.replicas.get(place.topic.id, place.number)
+                    if partition is None:
+                        return f"{machine.name} has not opened {place.name}"
+                    log = partition.log
+                    ends[machine.number] = (partition.high_watermark, partition.held_end, log.end)
+            if len({end for each in ends.values() for end in each}) > 1:
+                return f"{place.name}: (watermark, held, end) {ends}"
+        return None
+
+    async def _read_everything(self, process: str, host: Client) -> None:
+        generator = self.world.fork(process)
+        client = self._client(host, generator)
+        for place in self.places:
+            self._assign(process, [place])
+            offset, is_end = 0, False
+            while not is_end:
+                offset, is_end = await self._poll(
+                    process, generator, client, place, offset, _FINAL_BYTES_MAX
+                )
+        client.close()
+
+    def _check_history(self, readers: list[str], sound: list[Machine]) -> None:
+        copies: dict[str, dict[int, list[tuple[Offset, bytes]]]] = {}
+        watermarks: dict[str, Offset] = {}
+        for place in self._known_places(sound[0].node.broker.image):
+            name = str(place.name)
+            for machine in sound:
+                found = machine.node.broker.replicas.get(place.topic.id, place.number)
+                if found is None:
+                    continue
+                watermarks[name] = min(found.high_watermark, watermarks.get(name, history.NEVER))
+                copies.setdefault(name, {})[machine.number] = [
+                    (header.base_offset, bytes(batch))
+                    for data in read_all(machine.disk, found.log, found.log.end)
+                    for header, batch in iterate_batches(data)
+                ]
+        anomalies = history.check(
+            self.history, final_reads=readers, replicas=copies, watermarks=watermarks
+        )
+        if anomalies:
+            more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
+            self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+
+
+def _raise(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
