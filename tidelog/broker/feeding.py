@@ -35,8 +35,9 @@ from tidelog.peers.listener import Answer
 
 _log = logging.getLogger(__name__)
 
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024 - 64 * 1024
+"""With its head less than a receiver sets aside at once: a larger frame would be copied."""
+PARTITION_BYTES_MAX: Final = 1024 * 1024
 WATERMARK_SECONDS: Final = 0.01
 """How long news of a watermark waits for batches to go with."""
 

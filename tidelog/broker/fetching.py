@@ -76,13 +76,14 @@ class Fetcher:
         """Follow a partition, or the same one in another epoch."""
         self._followed[cluster_id] = partition
         partition.on_progress = partial(self._progressed, cluster_id)
+        partition.on_reopened = partial(self.list_again, cluster_id)
         self._forgotten.pop(cluster_id, None)
         self.list_again(cluster_id, partition)
 
     def remove(self, cluster_id: int, partition: Partition) -> None:
         if self._followed.get(cluster_id) is partition:
             del self._followed[cluster_id]
-            partition.on_progress = _ignore
+            partition.on_progress = partition.on_reopened = _ignore
             self._to_list.pop(cluster_id, None)
             self._progress.pop(cluster_id, None)
             if self._listed.pop(cluster_id, None) is not None:
@@ -202,10 +203,10 @@ class Fetcher:
             self._change(partition, cluster_id, follower.is_behind(part.start))
             return
         if part.error:  # one of the two does not know yet what the other does
+            follower.tell_again()
             self._retry(cluster_id, partition, _RETRY_SECONDS)
             return
-        if not follower.is_aligned:
-            follower.agreed()
+        if follower.agreed():
             self._progressed(cluster_id, partition)
         if part.size:
             try:

@@ -77,7 +77,7 @@ class Partition:
         "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_log_watchers",
         "_reopening", "_rounds", "_spent_epoch", "_watchers", "changing", "config", "disk_full",
         "files", "follower", "has_lease", "leader", "leads_damaged", "log", "me", "name",
-        "on_progress", "on_spent", "path", "topic_id",
+        "on_progress", "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,8 @@ class Partition:
         """Whether the controller still counts on this node, by this node's own clock."""
         self.on_progress: Callable[[Partition], None] = _ignore
         """Called when this replica, as a follower, holds more that its leader should know of."""
+        self.on_reopened: Callable[[Partition], None] = _ignore
+        """Called when a follower's log may end earlier than it did: a full disk kept the rest."""
         self.on_spent: Callable[[Partition], object] = _ignore
         """Called when this replica, as a leader, may append nothing more in its epoch."""
         self._spent_epoch: Epoch = NO_EPOCH
@@ -364,8 +366,10 @@ class Partition:
         self._rounds.mark(self)
 
     def learn_watermark(self, watermark: Offset) -> None:
-        """The leader says what is committed; here it counts as far as the log goes."""
-        watermark = min(watermark, self.log.end)
+        """The leader says what is committed; here it counts as far as the files go."""
+        if self.follower is not None:
+            self.follower.watermark = watermark
+        watermark = min(watermark, self.log.written_end)
         if watermark > self._last_watermark:
             self._last_watermark = watermark
             self._tell_watchers()
@@ -425,8 +429,10 @@ class Partition:
             self._settle(leader.written(end))
             if not self.syncs:
                 self._settle(leader.holds(self.me, end))
-        elif not self.syncs:
-            self.on_progress(self)
+        elif self.follower is not None:
+            self.learn_watermark(self.follower.watermark)
+            if not self.syncs:
+                self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:
         if (leader := self.leader) is not None:
@@ -503,6 +509,9 @@ class Partition:
         if self.leader is not None:
             self._settle(self.leader.written(self.log.written_end))
             self._settle(self.leader.holds(self.me, self.log.synced_end))
+        else:
+            self._last_watermark = min(self._last_watermark, self.log.end)
+            self.on_reopened(self)
 
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""

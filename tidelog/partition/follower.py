@@ -43,28 +43,33 @@ class Follower:
     Invariant: `told` is what the leader was told of in this epoch, and is held.
     """
 
-    __slots__ = ("epoch", "is_aligned", "leader", "told")
+    __slots__ = ("epoch", "is_aligned", "leader", "must_tell", "told", "watermark")
 
     def __init__(self, *, epoch: Epoch, leader: NodeId) -> None:
         self.epoch = epoch
         self.leader = leader
         self.is_aligned = False
+        self.must_tell = True
+        """Whether the leader may not know what this replica holds, though nothing has changed."""
         self.told: Offset = -1
+        self.watermark: Offset = 0
+        """The leader's, as it said last; this log may not reach so far."""
 
     def __repr__(self) -> str:
         state = "following" if self.is_aligned else "aligning with"
         return f"<Follower {state} {self.leader} epoch={self.epoch}>"
 
-    def agreed(self) -> None:
-        """The leader found nothing to differ below the offset that was asked for."""
+    def agreed(self) -> bool:
+        """The leader found nothing to differ so far; whether to tell it what is held."""
         self.is_aligned = True
+        must_tell, self.must_tell = self.must_tell, False
+        return must_tell
 
     def differs(
         self, epoch: Epoch, end: Offset, *, mine: EpochHistory, start: Offset, log_end: Offset
     ) -> Cut | BeginAnew:
         """The leader's `epoch`, the greatest not above this log's last, ends at `end`."""
-        self.is_aligned = False
-        self.told = -1
+        self._doubt()
         cut = end
         if epoch != NO_EPOCH:
             _, my_end = mine.not_above(epoch, log_end)
@@ -73,8 +78,7 @@ class Follower:
 
     def is_behind(self, leader_start: Offset) -> BeginAnew:
         """What this log lacks is deleted at the leader."""
-        self.is_aligned = False
-        self.told = -1
+        self._doubt()
         return BeginAnew(leader_start)
 
     def news(self, held: Offset) -> bool:
@@ -87,6 +91,11 @@ class Follower:
     def tell_again(self) -> None:
         """What was told may not have arrived."""
         self.told = -1
+        self.must_tell = True
+
+    def _doubt(self) -> None:
+        self.is_aligned = False
+        self.tell_again()
 
 
 def disagreement(
