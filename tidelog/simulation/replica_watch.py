@@ -27,10 +27,11 @@ Rule 2: watermarks are judged at the moment when they move, for a follower may s
 Rule 3: of a node that is down, what its last process had synced is remembered.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
 from tidelog.config.topic import min_in_sync_of
@@ -101,11 +102,29 @@ class _Committed:
     epochs: Sequence[tuple[Epoch, Offset]]
 
 
+class _CutLock(asyncio.Lock):
+    """Remembers which log was there when somebody began to cut it."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        self._partition = partition
+        self._log: Log | None = None
+
+    async def acquire(self) -> Literal[True]:
+        self._log = self._partition.log
+        return await super().acquire()
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether a cut began, and the log that comes of it is not there."""
+        return self._log is self._partition.log
+
+
 class _View:
     """One partition in one process, and what was last seen of it."""
 
     __slots__ = (
-        "epoch", "key", "leader", "machine", "partition", "start", "watermark", "writes_in",
+        "cuts", "epoch", "key", "leader", "machine", "partition", "start", "watermark", "writes_in",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
@@ -117,6 +136,9 @@ class _View:
         self.watermark = partition.high_watermark
         self.epoch: Epoch = -1
         self.writes_in: Epoch = -1
+        self.cuts = _CutLock(partition)
+        if not partition.changing.locked():
+            partition.changing = self.cuts
 
     @property
     def me(self) -> tuple[int, int]:
@@ -238,7 +260,7 @@ class ReplicaWatch:
         if life is not None and life.number == machine.lives:
             for view in life.views.values():
                 copy = _copy(view.partition.log)
-                copy.is_changing = view.partition.changing.locked()
+                copy.is_changing = view.cuts.is_half_done
                 self._left[machine.number, view.key] = copy
 
     def _open(self, machine: Machine, partition: Partition) -> _View:
