@@ -26,6 +26,7 @@ from tidelog.cluster.membership import Membership
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
+from tidelog.config.topic import BY_REPLICAS
 from tidelog.controller import elections
 from tidelog.controller.difference import Replica, Role
 from tidelog.controller.image import ClusterImage, TopicImage
@@ -36,7 +37,7 @@ from tidelog.controller.records import (
     decode,
 )
 from tidelog.controller.registration import Registration
-from tidelog.controller.reports import ReplicaReport, ReplicaReports
+from tidelog.controller.reports import ReplicaReport
 from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
 from tidelog.host import Host, Path
 from tidelog.log import directory
@@ -81,10 +82,10 @@ INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
 
 OFFSETS_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
 
+_MIN_IN_SYNC_DEFAULT: Final = "log.min.insync.replicas"
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
-_FULL_DISK_SECONDS: Final = 1.0
 
 
 class Broker:
@@ -106,7 +107,8 @@ class Broker:
         self._on_fatal = on_fatal
         self._directory = DataDirectory(host, Path(config.data))
         self.rounds = Rounds(host, self._directory.root, on_fatal)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._inspecting: dict[Partition, None] = {}
         self._stop_calls: list[Callable[[], None]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
@@ -193,15 +195,13 @@ class Broker:
         self.in_sync = InSyncProposals(
             self.host, self.node_id, self.metadata, self.replicas,
             electorate_of=lambda image: elections.Electorate.of(
-                image, ReplicaReports(), self._min_in_sync, self.topic_config
+                image, self.controller.controller.reports, self._min_in_sync, self.topic_config
             ),
             lag_seconds_max=lambda: self.config.replica_lag_time_max_ms / 1000,
             acted=self._following.done,
         )  # fmt: skip
         self.feeding.on_may_join = self.in_sync.look_at
-        self.feeding.on_suspect = lambda partition, offset: self.spawn(
-            self._inspect(partition, offset)
-        )
+        self.feeding.on_suspect = self._suspect
 
     async def begin(self) -> None:
         """Register, recover this node's partitions, and lead what it is given to lead."""
@@ -314,7 +314,12 @@ class Broker:
             return OFFSETS_TOPIC_CONFIG
         if topic.name in INTERNAL_TOPICS:
             return INTERNAL_TOPIC_CONFIG
-        return topic_config(topic.config, self.config.topic_defaults)
+        config = topic_config(topic.config, self.config.topic_defaults)
+        if "min.insync.replicas" in topic.config:
+            return config
+        # Never by this node's own file: leaders and controllers must not differ in it.
+        common = self.image.node_configs.get(None, {}).get(_MIN_IN_SYNC_DEFAULT, BY_REPLICAS)
+        return replace(config, min_insync_replicas=int(common))
 
     @property
     def advertised(self) -> Endpoint:
@@ -390,46 +395,65 @@ class Broker:
             self.in_sync.look_at(partition)
 
     async def _change_log(self, partition: Partition, change: Cut | BeginAnew) -> None:
-        """Do to a follower's log what its leader's history asks for, however long a disk is full.
+        """Do to a follower's log what its leader's history asks for.
 
         Not if the partition has another leader by then, who may ask for something else.
         """
-        follower, name = partition.follower, partition.name
-        async with partition.files, partition.changing:
-            while partition.follower is follower and self.replicas.holds(partition):
-                try:
-                    async with self._directory.noting:
-                        await self._change_log_now(partition, change)
-                    self.cleaner.forget(name)
-                    return
-                except OSError as error:
-                    if not is_full(error):
-                        self._on_fatal(error)
-                        raise
-                    _log.error("%s cannot be brought in line: the disk is full", name)
-                await asyncio.sleep(_FULL_DISK_SECONDS)
-
-    async def _change_log_now(self, partition: Partition, change: Cut | BeginAnew) -> None:
-        directory, name = self._directory, partition.name
-        if isinstance(change, Cut):
-            await partition.cut(change.end, partial(directory.lower_mark, name))
-            return
+        follower, directory, name = partition.follower, self._directory, partition.name
+        if partition.log.damaged_at is not None:
+            await self._leave_sets(partition)
 
         def note(start: Offset) -> None:
             directory.lower_mark(name, 0)
             directory.raise_start(name, start)
 
-        await partition.begin_anew(change.start, note)
+        async with partition.files, directory.noting:
+            if partition.follower is not follower or not self.replicas.holds(partition):
+                return
+            try:
+                if isinstance(change, Cut):
+                    lower = partial(directory.lower_mark, name)
+                    await partition.mending.cut(change.end, lower)
+                else:
+                    await partition.mending.begin_anew(change.start, note)
+            except OSError as error:
+                self._on_fatal(error)
+                raise
+            self.cleaner.forget(name)
+
+    async def _leave_sets(self, partition: Partition) -> None:
+        """Wait until nobody counts on what is damaged here; only then may it be discarded."""
+        self.membership.nudge()
+        while self.replicas.holds(partition):
+            topic = self.image.topics_by_id.get(partition.topic_id)
+            known = None if topic is None else topic.partitions[partition.name.partition]
+            if known is None or self.node_id not in known.in_sync | known.eligible:
+                return
+            await self.metadata.reached(self.metadata.applied + 1)
+
+    def _suspect(self, partition: Partition, offset: Offset) -> None:
+        if partition not in self._inspecting:
+            self._inspecting[partition] = None
+            self.spawn(self._inspect(partition, offset))
 
     async def _inspect(self, partition: Partition, offset: Offset) -> None:
         """A follower got batches from `offset` on that do not check out: is it this disk?"""
         log = partition.log
-        work = partial(find_damage, self.host.disk, log, offset)
-        damaged_at = await self.host.offload.run(work)
-        if damaged_at is not None and partition.log is log and log.damaged_at is None:
-            log.note_damage(damaged_at)
-            _log.error("%s", log.refusal)
-            self.membership.nudge()
+        try:
+            work = partial(find_damage, self.host.disk, log, offset)
+            damaged_at = await self.host.offload.run(work)
+        except FileNotFoundError:
+            return  # deleted or compacted meanwhile
+        finally:
+            del self._inspecting[partition]
+        if partition.log is not log or log.damaged_at is not None:
+            return
+        if damaged_at is None:
+            partition.is_sparse = True  # it is whole, so what the follower missed is not there
+            return
+        log.note_damage(damaged_at)
+        _log.error("%s", log.refusal)
+        self.membership.nudge()
 
     async def _drop_laggards(self) -> None:
         """See who has fallen behind, and who waits at the end of what it follows."""
@@ -441,12 +465,12 @@ class Broker:
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run `work` beside everything else, no longer than the node."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, OSError | StorageError):  # else the disk has failed
                 _log.error("a part of the node failed", exc_info=error)
@@ -520,7 +544,7 @@ class Broker:
         now_ms = self.host.clock.wall_ms()
         for partition in self.partitions():
             log, config = partition.log, partition.config
-            if partition.leader is None:
+            if not partition.leads():
                 continue  # a follower's log begins where its leader's does
             log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
@@ -528,6 +552,8 @@ class Broker:
             await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))
             if partition.log is not log or not self.replicas.holds(partition):
                 continue  # opened again, or deleted, meanwhile
+            if not partition.leads():
+                continue  # another leads by now
             start = new_start(log, config, partition.high_watermark, now_ms)
             if start == log.end and log.active.size and start > log.start:
                 log.roll()  # even the active segment is too old
@@ -570,7 +596,7 @@ class Broker:
         async with partition.files:
             if not self.replicas.holds(partition):
                 raise UnknownTopicOrPartition(partition.name)
-            await self._advance_start(partition, start)
+            await self._advance_start(partition, min(start, partition.log.end))
 
     async def _advance_start(self, partition: Partition, start: Offset) -> None:
         gone = partition.log.advance_start(start)

@@ -172,6 +172,7 @@ class _Session:
 
     def _look_again(self) -> None:
         self.is_looking = False
+        self.later = None
         if self.place is not None:
             self.look()
 
@@ -219,7 +220,10 @@ class _Session:
             return None, ()
         interest.is_unseen = False
         interest.told_watermark, interest.told_start = watermark, log.start
-        return ReplicaPart(interest.cluster_id, 0, watermark, log.start, size), buffers
+        part = ReplicaPart(
+            interest.cluster_id, 0, watermark, log.start, size, has_gaps=partition.has_gaps
+        )
+        return part, buffers
 
     def _read(
         self, interest: _Interest, log: Log, leader: Leader, left: int
@@ -233,7 +237,7 @@ class _Session:
         if not isinstance(found, ColdRead):
             view = leader.followers.get(self.node)
             if found[1] and view is not None and view.offset >= view.end_then:
-                leader.stays_level(self.node, self.asked_at)  # it waited at the end until now
+                view.level_at = max(view.level_at, self.asked_at)  # it waited there until now
             return found
         interest.is_reading = True
         work = partial(found.perform, self._host.disk)
@@ -246,11 +250,10 @@ class _Session:
         interest.is_reading = False
         if future.cancelled() or self.interests.get(interest.cluster_id) is not interest:
             return
+        error = future.exception()
         if interest.offset != offset:  # the follower reads elsewhere now
             self.dirty[interest.cluster_id] = interest
-            return
-        error = future.exception()
-        if error is not None:
+        elif error is not None:
             # Its segment was deleted meanwhile, or the disk does not read it: say so another time.
             _log.warning("%s cannot be read for node %d: %s", interest.partition, self.node, error)
             self._refused.append(ReplicaPart(interest.cluster_id, StorageError.code))
@@ -377,12 +380,13 @@ class Feeding:
 
     def note_level(self) -> None:
         """Who waits at the end of a log is level with it, though it says nothing."""
+        now = self.host.clock.monotonic()
         for node, session in self._sessions.items():
             at = session.asked_at
             for interest in session.interests.values():
-                leader = interest.partition.leader
-                if leader is not None and interest.offset >= interest.partition.log.end:
-                    leader.stays_level(node, at)
+                leader, end = interest.partition.leader, interest.partition.log.end
+                if leader is not None and interest.offset >= end:
+                    leader.stays_level(node, at, end, now)
 
     def offset_of(self, node: NodeId, cluster_id: int) -> Offset:
         """Where a follower reads; NO_OFFSET if it does not."""

@@ -174,18 +174,17 @@ class _Fetch:
     def _nearer(self, leader: Leader, offset: Offset) -> NodeId | None:
         """A follower in the consumer's rack that holds `offset`, unless the leader stands there."""
         brokers = self._broker.image.brokers
-        if brokers[leader.me].rack == self._rack:
+        there = [
+            node
+            for node in leader.replicas
+            if node in leader.in_sync
+            and (known := brokers.get(node)) is not None
+            and known.rack == self._rack
+            and not known.fenced
+        ]
+        if leader.me in there:
             return None
-        for node in leader.replicas:
-            if (
-                node != leader.me
-                and node in leader.in_sync
-                and brokers[node].rack == self._rack
-                and not brokers[node].fenced
-                and leader.followers[node].offset >= offset
-            ):
-                return node
-        return None
+        return next((n for n in there if leader.followers[n].offset >= offset), None)
 
     # Parking.
 

@@ -24,7 +24,12 @@ from tidelog.cluster.messages import (
     ReplicaPosition,
     ReplicaProgress,
 )
-from tidelog.errors import CorruptMessage, OffsetOutOfRange, StorageError
+from tidelog.errors import (
+    CorruptMessage,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId, Offset
 from tidelog.partition.driver import Partition
@@ -64,6 +69,8 @@ class Fetcher:
         self._listed: dict[int, _Listed] = {}
         self._forgotten: dict[int, None] = {}
         self._corrupt: dict[int, None] = {}
+        self._changing: dict[int, None] = {}
+        """Their logs are being cut, begun anew or mended: nothing is asked or taken for them."""
         self._progress: dict[int, Partition] = {}
         self._telling = False
         self._wanted = asyncio.Event()
@@ -91,23 +98,27 @@ class Fetcher:
 
     def list_again(self, cluster_id: int, partition: Partition) -> None:
         """Say, with the next request, where this partition reads on."""
-        if self._followed.get(cluster_id) is partition and partition.follower is not None:
-            damaged_at = partition.log.damaged_at
-            if damaged_at is not None:  # the leader has what was there
-                _log.error("%s is fetched again from %d on", partition.name, damaged_at)
-                self._change(partition, cluster_id, Cut(damaged_at))
-                return
-            self._to_list[cluster_id] = None
-            self._wanted.set()
-            if self._parked:
-                self._parked = False
-                self._hub.note(self._leader, AnswerNow(session=self._session))
+        if (
+            self._followed.get(cluster_id) is not partition
+            or (follower := partition.follower) is None
+            or cluster_id in self._changing
+        ):
+            return
+        if partition.log.damaged_at is not None:  # the leader has what was there
+            follower.doubt()
+            self._change(partition, cluster_id, Cut(partition.log.damaged_at))
+            return
+        self._to_list[cluster_id] = None
+        self._wanted.set()
+        if self._parked:
+            self._parked = False
+            self._hub.note(self._leader, AnswerNow(session=self._session))
 
     # The loop.
 
     async def run(self) -> None:
         while True:
-            if not self._followed:
+            if not self._followed and not self._forgotten:
                 self._wanted.clear()
                 await self._wanted.wait()
             try:
@@ -133,7 +144,8 @@ class Fetcher:
         request = FetchReplicas(
             session=self._session, broker_epoch=self._fetching.broker_epoch(), is_new=is_new,
             positions=self._positions(), forgotten=tuple(self._forgotten),
-            corrupt=tuple(self._corrupt), wait_ms=int(WAIT_SECONDS * 1000),
+            corrupt=tuple(self._corrupt),
+            wait_ms=int(WAIT_SECONDS * 1000) if self._followed else 0,
         )  # fmt: skip
         self._forgotten.clear()
         self._corrupt.clear()
@@ -148,7 +160,7 @@ class Fetcher:
         for cluster_id in wanted:
             partition = self._followed[cluster_id]
             follower, log = partition.follower, partition.log
-            if follower is None or follower.leader != self._leader:
+            if follower is None or cluster_id in self._changing:
                 continue
             self._listed[cluster_id] = _Listed(follower.epoch, log.end)
             positions.append(
@@ -162,10 +174,9 @@ class Fetcher:
         self._listed.clear()
         self._forgotten.clear()
         for cluster_id, partition in self._followed.items():
-            if partition.log.damaged_at is None:
-                self._to_list[cluster_id] = None
             if partition.follower is not None:
                 partition.follower.tell_again()
+            self.list_again(cluster_id, partition)
 
     # Answers.
 
@@ -176,7 +187,7 @@ class Fetcher:
             at += part.size
             partition = self._followed.get(part.cluster_id)
             listed = self._listed.get(part.cluster_id)
-            if partition is None or listed is None:
+            if partition is None or listed is None or part.cluster_id in self._changing:
                 continue  # it follows another by now
             follower = partition.follower
             if follower is None or listed != (follower.epoch, partition.log.end):
@@ -210,7 +221,7 @@ class Fetcher:
             self._progressed(cluster_id, partition)
         if part.size:
             try:
-                partition.append_fetched(batches, pins_bytes)
+                partition.append_fetched(batches, pins_bytes, has_gaps=part.has_gaps)
             except CorruptMessage as error:
                 _log.error("node %d sent what does not check out: %s", self._leader, error)
                 self._corrupt[cluster_id] = None
@@ -231,9 +242,17 @@ class Fetcher:
 
     def _change(self, partition: Partition, cluster_id: int, change: Cut | BeginAnew) -> None:
         self._listed.pop(cluster_id, None)
-        self._fetching.change_log(
-            partition, change, then=partial(self.list_again, cluster_id, partition)
-        )
+        self._to_list.pop(cluster_id, None)
+        self._changing[cluster_id] = None
+
+        def then() -> None:
+            self._changing.pop(cluster_id, None)
+            if partition.log.refusal is None:
+                self.list_again(cluster_id, partition)
+            else:  # a full disk has kept it from being done
+                self._retry(cluster_id, partition, _REFUSED_SECONDS)
+
+        self._fetching.change_log(partition, change, then)
 
     # Telling.
 
@@ -321,8 +340,10 @@ class Fetching:
         self, partition: Partition, change: Cut | BeginAnew, then: Callable[[], None]
     ) -> None:
         async def work() -> None:
-            await self._change_log(partition, change)
-            then()
+            try:
+                await self._change_log(partition, change)
+            finally:
+                then()
 
         self._spawn(work())
 
@@ -339,10 +360,12 @@ class Fetching:
     async def _follow_start(self, partition: Partition) -> None:
         try:
             while self._replicas.holds(partition):
-                start = self._starts[partition]
+                start = min(self._starts[partition], partition.high_watermark)
                 if start <= partition.log.start:
                     break
                 await self._advance_start(partition, start)
+        except UnknownTopicOrPartition:
+            return  # it was deleted meanwhile
         except StorageError as error:
             _log.info("%s keeps what its leader has deleted: %s", partition.name, error)
         finally:

@@ -85,7 +85,10 @@ class Following:
     async def _act(self, difference: Difference) -> None:
         for closed in difference.closed:
             self._put_off.pop(closed.name, None)
-        await self._replicas.close(difference.closed)
+        try:
+            await self._replicas.close(difference.closed)
+        except StorageError as error:  # they are served no more; a start will remove their files
+            _log.error("what is left of deleted partitions cannot be removed: %s", error)
         if difference.node_configured or difference.topics_configured:
             self._apply_configs()
         for replica in [*difference.led, *difference.changed]:
@@ -93,13 +96,15 @@ class Following:
                 self._put_off[replica.name] = replica
             else:
                 await self._replicas.become(replica)
-        self._put_off |= {replica.name: replica for replica in difference.opened}
-        if self._put_off:
-            await self._replicas.open(list(self._put_off.values()), self._metadata.image)
-            self._put_off.clear()
         for name in difference.topics_deleted:
             self._tell_deleted(name)
-        self._tell_moved([*difference.opened, *difference.led])
+        self._tell_moved([r for r in difference.led if r.name not in self._put_off])
+        self._put_off |= {replica.name: replica for replica in difference.opened}
+        if self._put_off:
+            opened = list(self._put_off.values())
+            await self._replicas.open(opened, self._metadata.image)
+            self._put_off.clear()
+            self._tell_moved(opened)
 
     def retry(self) -> None:
         """Try again what could not be done before."""

@@ -17,7 +17,7 @@ from tidelog.controller.elections import Electorate, step_down
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.records import PartitionChanged
-from tidelog.errors import BrokerError
+from tidelog.errors import BrokerError, InvalidUpdateVersion
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId, Offset
 from tidelog.partition.driver import Partition
@@ -115,7 +115,7 @@ class InSyncProposals:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _propose(self, wanted: Mapping[Partition, WantedInSync]) -> bool:
-        """Have them decided on; whether the outcome is certain for all of them."""
+        """Have them decided on; whether all were, and for certain."""
         refused: dict[tuple[Any, int], BrokerError] = {}
 
         def decide(image: ClusterImage) -> list[PartitionChanged]:
@@ -142,5 +142,7 @@ class InSyncProposals:
                 _log.info("%s: in sync are %s", partition.name, sorted(leader.in_sync))
             else:
                 _log.info("%s stays as it is: %s", partition.name, reason)
-                partition.proposal_refused(certain=certain)
-        return certain
+                # Of a version that is not known here yet, nothing is certain.
+                is_stale = isinstance(reason, InvalidUpdateVersion)
+                partition.proposal_refused(certain=certain and not is_stale)
+        return certain and not refused

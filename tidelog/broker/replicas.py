@@ -23,7 +23,7 @@ from tidelog.log.log import LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
-from tidelog.model import NO_NODE, NodeId, TopicPartition
+from tidelog.model import NO_NODE, NodeId
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Replicas:
             for topic_id in topics:
                 replicas, config = by_topic[topic_id], configs[topic_id]
                 self._directory.make_partitions([r.name for r in replicas], topic_id)
-                opened += [(r, self._open_log(r.name, config)) for r in replicas]
+                opened += [(r, self._open_log(r, config)) for r in replicas]
             return opened
 
         # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
@@ -123,13 +123,14 @@ class Replicas:
             self._add(replica, configs[replica.topic_id], state)
             await self.become(replica)
 
-    def _open_log(self, name: TopicPartition, config: TopicConfig) -> LogState:
-        directory = self._directory
+    def _open_log(self, replica: Replica, config: TopicConfig) -> LogState:
+        directory, name = self._directory, replica.name
+        is_copy = len(replica.partition.replicas) > 1  # perhaps of a log that was compacted once
         return open_log(
             self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=directory.durable_marks.get(name, 0),
             start=directory.log_starts.get(name, 0),
-            index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts,
+            index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts or is_copy,
         )  # fmt: skip
 
     def _add(self, replica: Replica, config: TopicConfig, state: LogState) -> None:
@@ -168,9 +169,8 @@ class Replicas:
         if leader is not None:
             elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader
             partition.resign(NotLeader(leader=elsewhere))
-        if partition.changing.locked():  # its log is being cut, as an earlier leader wanted
-            async with partition.changing:
-                pass
+        partition.wait_for_leader()
+        await partition.mending.quiet()  # an earlier leader may have wanted its log to be cut
         if replica.role is Role.LEAD:
             partition.lead(
                 known.epoch, known.in_sync, replicas=known.replicas,

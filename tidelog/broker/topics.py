@@ -9,7 +9,7 @@ from uuid import UUID
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.config import TOPIC_SETTINGS, topic_config
-from tidelog.config.topic import shown_min_in_sync
+from tidelog.config.topic import BY_REPLICAS, shown_min_in_sync
 from tidelog.controller import decisions
 from tidelog.controller.decisions import Defaults, NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
@@ -28,6 +28,7 @@ from tidelog.model import INTERNAL_TOPICS, NO_NODE, topic_name_problem
 NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
 DEFAULT_SOURCE: Final = 5
 TOPIC_SOURCE: Final = 1
+MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 def _brokers(broker: Broker, id_name: str, *, fenced_too: bool = False) -> list[dict[str, Any]]:
@@ -150,6 +151,7 @@ def defaults_of(broker: Broker) -> Defaults:
 async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
     """Create a topic; return once its partitions are served."""
     topic_id = broker.host.new_id()
+    wanted = _with_own_minimum(broker, wanted)
 
     def decide(image: ClusterImage) -> TopicCreated:
         return decisions.create_topic(image, wanted, topic_id, defaults_of(broker))
@@ -157,6 +159,18 @@ async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
     created = await broker.metadata.change(decide)
     await broker.acted()
     return created
+
+
+def _with_own_minimum(broker: Broker, wanted: NewTopic) -> NewTopic:
+    """The topic with the minimum of in-sync replicas that this node's settings give it.
+
+    It goes into the metadata, for all nodes: were their files to differ, a leader could commit what
+    a controller does not count.
+    """
+    minimum = broker.started_with.topic_defaults.min_insync_replicas
+    if minimum == BY_REPLICAS or wanted.internal or MIN_IN_SYNC in wanted.config:
+        return wanted
+    return replace(wanted, config={**wanted.config, MIN_IN_SYNC: str(minimum)})
 
 
 async def create_topics(broker: Broker, request: Any, context: Request) -> dict[str, Any]:

@@ -167,8 +167,9 @@ class Membership:
             self._beating.pop(node).cancel()
             del self._nudges[node]
         broker = self.broker
-        if self._wants_stop or (broker is not None and broker.fenced):
-            self.nudge()  # the controller waits to hear that this has come so far
+        if self._wants_stop or (broker is not None and (broker.fenced or not self.has_lease)):
+            # The controller waits to hear that this has come so far, or this for its lease.
+            self.nudge()
 
     async def _beat(self, voter: NodeId) -> None:
         acknowledged: dict[int, ReplicaReport] = {}

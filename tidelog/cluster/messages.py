@@ -146,6 +146,8 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     """The two logs part where `epoch`, the greatest not above the follower's last, `end`s."""
     epoch: Epoch = NO_EPOCH
     end: Offset = NO_OFFSET
+    has_gaps: bool = False
+    """Offsets may be missing, since the leader's log was compacted."""
 
 
 class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):

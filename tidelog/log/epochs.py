@@ -68,11 +68,14 @@ class EpochHistory:
         """The greatest epoch here that is not above `epoch`, and where it ends.
 
         As `end_of`, for replicas, who may know of later epochs than this log has records of.
-        (NO_EPOCH, NO_OFFSET) if there is none.
+        (NO_EPOCH, where the history begins) if there is none: what was before is deleted.
         """
         if epoch >= self.latest:
             return self.latest, log_end
-        return self.end_of(epoch, log_end)
+        known, end = self.end_of(epoch, log_end)
+        if self._entries[0][0] > epoch:
+            return NO_EPOCH, self._entries[0][1]
+        return known, end
 
     def epoch_at(self, offset: Offset) -> Epoch:
         """The epoch of the record at `offset`."""

@@ -190,7 +190,9 @@ class Log:
         segment = self.segments[-1]
         if segment.size and self._must_roll(segment, header, size, base_offset):
             segment = self.roll()
-        if self.epochs.assign(epoch, base_offset):
+        # Where a follower copies a gap of a compacted log, an epoch is said to begin before it:
+        # who claims to have records of an older epoch there is cut rather than believed.
+        if self.epochs.assign(epoch, self.end):
             self._steps.append(Note(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
         position = segment.size
         segment.note(header, base_offset, self.config.index_interval_bytes)

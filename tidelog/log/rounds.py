@@ -85,6 +85,13 @@ class Rounds:
             # At the end of this turn of the loop, so that requests read together go together.
             asyncio.get_running_loop().call_soon(self._start_writing)
 
+    def sync(self, member: Member) -> None:
+        """What the member's log has written must become durable, though nothing is written now."""
+        self._to_sync[member] = None
+        self._idle.clear()
+        if not self._syncing and not self._failed:
+            self._start_syncing()
+
     def forget(self, member: Member) -> None:
         """The member's log is gone; a round under way may still report, but starts no other."""
         self._to_write.pop(member, None)

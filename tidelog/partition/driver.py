@@ -7,7 +7,6 @@ Rule 2: nothing here unpacks a record.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from uuid import UUID
 
 from tidelog.config import TopicConfig
@@ -30,13 +29,10 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
-from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log, LogState
-from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
-from tidelog.log.truncation import cut_end, remove_all
 from tidelog.log.unpacking import require_keys
 from tidelog.model import (
     INTERNAL_TOPICS,
@@ -49,6 +45,7 @@ from tidelog.model import (
 )
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
+from tidelog.partition.mending import Mending
 from tidelog.records import (
     CONTROL,
     TRANSACTIONAL,
@@ -61,6 +58,7 @@ from tidelog.records import (
 
 _log = logging.getLogger(__name__)
 
+_FULL = "the disk is full; free some space"
 _COPY_BELOW_BYTES = 4096
 """Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
@@ -74,10 +72,10 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_host", "_is_internal", "_last_watermark", "_log_watchers",
-        "_reopening", "_rounds", "_spent_epoch", "_watchers", "changing", "config", "disk_full",
-        "files", "follower", "has_lease", "leader", "leads_damaged", "log", "me", "name",
-        "on_progress", "on_reopened", "on_spent", "path", "topic_id",
+        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_rounds",
+        "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower", "has_lease",
+        "is_sparse", "leader", "leads_damaged", "log", "me", "mending", "name", "on_progress",
+        "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -115,15 +113,14 @@ class Partition:
         self._spent_epoch: Epoch = NO_EPOCH
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
+        self.is_sparse = False
+        """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
-        self.changing = asyncio.Lock()
-        """Held while the log is cut or begun anew: nobody leads or follows with it meanwhile."""
-        self._reopening: asyncio.Task[LogState] | None = None
+        self.mending = Mending(self, host, rounds, budget)
         self._host = host
         self._rounds = rounds
-        self._budget = budget
         self._last_watermark = state.start if high_watermark is None else high_watermark
         self._watchers: dict[Callable[[], None], None] = {}
         self._log_watchers: dict[Callable[[], None], None] = {}
@@ -133,7 +130,10 @@ class Partition:
 
     def configure(self, config: TopicConfig) -> None:
         """Go on with other settings."""
+        synced_before = self.syncs
         self.config = self.log.config = config
+        if self.syncs and not synced_before:
+            self._rounds.sync(self)  # what was only written counts no more
         if (leader := self.leader) is not None:
             leader.min_in_sync = min_in_sync_of(config, len(leader.replicas))
             self._settle(leader.advance())
@@ -171,10 +171,9 @@ class Partition:
     ) -> None:
         """The metadata shows who is in sync, in the epoch that this node leads in."""
         leader = self.leading()
-        self._settle(leader.decided(in_sync, partition_epoch))
         leader.set_replicas(replicas, self._host.clock.monotonic())
         leader.min_in_sync = min_in_sync_of(self.config, len(leader.replicas))
-        self._settle(leader.advance())
+        self._settle(leader.decided(in_sync, partition_epoch))
         self._refuse_if_short(leader)
 
     def _refuse_if_short(self, leader: Leader) -> None:
@@ -204,6 +203,10 @@ class Partition:
     def syncs(self) -> bool:
         """Whether a write counts only once it is synced."""
         return self.config.durability == "fsync"
+
+    def leads(self) -> bool:
+        """Whether this node leads it, now."""
+        return self.leader is not None
 
     @property
     def awaits_written(self) -> bool:
@@ -343,8 +346,11 @@ class Partition:
         assert self.leader is None, "it has resigned"
         self.follower = None
 
-    def append_fetched(self, data: memoryview, pins_bytes: int) -> None:
-        """Append what the leader sent, as it is. `pins_bytes` is the size of what `data` is of."""
+    def append_fetched(self, data: memoryview, pins_bytes: int, *, has_gaps: bool) -> None:
+        """Append what the leader sent, as it is. `pins_bytes` is the size of what `data` is of.
+
+        `has_gaps`: the leader's log was compacted, so that offsets may be missing.
+        """
         follower, log = self.follower, self.log
         assert follower is not None
         if log.refusal is not None:
@@ -352,10 +358,12 @@ class Partition:
         for header, batch in iterate_batches(data):
             if header.last_offset < log.end:
                 continue  # the first batch may begin before the offset that was asked for
-            if header.base_offset < log.end or header.leader_epoch > follower.epoch:
+            # Neither is under the checksum.
+            is_next = header.base_offset == log.end or (has_gaps and header.base_offset > log.end)
+            if not is_next or not log.epochs.latest <= header.leader_epoch <= follower.epoch:
                 raise CorruptMessage(
                     f"{self.name}: a batch of {header.base_offset}..{header.last_offset} in epoch "
-                    f"{header.leader_epoch} cannot follow {log.end} in epoch {follower.epoch}"
+                    f"{header.leader_epoch} cannot follow {log.end} in epoch {log.epochs.latest}"
                 )
             if not crc_matches(batch, header):
                 raise CorruptMessage(f"{self.name}: the batch at {header.base_offset} is damaged")
@@ -374,50 +382,25 @@ class Partition:
             self._last_watermark = watermark
             self._tell_watchers()
 
-    async def cut(self, end: Offset, note: Callable[[Offset], None]) -> None:
-        """Remove everything from `end` on. `note` notes, durably, that it is no longer promised."""
-        _log.warning("%s is cut from %d to %d", self.name, self.log.end, end)
-        if end < self._last_watermark and self.log.damaged_at is None:
-            _log.error(
-                "%s loses committed records: the leader has none from %d on, %d was the watermark",
-                self.name, end, self._last_watermark,
-            )  # fmt: skip
-        epochs = EpochHistory(self.log.epochs)
-        epochs.cut_end(end)
+    @property
+    def has_gaps(self) -> bool:
+        """Whether offsets may be missing in this log."""
+        return self.config.compacts or self.is_sparse
 
-        def work() -> LogState:
-            note(end)
-            cut_end(self._host.disk, self.path, end, epochs)
-            return self._open(self.log.start)
-
-        await self._replace(work)
-
-    async def begin_anew(self, start: Offset, note: Callable[[Offset], None]) -> None:
-        """Forget everything and begin at `start`; `note` notes so durably."""
-        _log.warning("%s begins anew at %d: the leader has nothing before it", self.name, start)
-
-        def work() -> LogState:
-            note(start)
-            remove_all(self._host.disk, self.path, EpochHistory())
-            return self._open(start)
-
-        await self._replace(work)
-
-    def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
-        return open_log(
-            self._host.disk, self.path, clean=False, start=start, durable_mark=durable_mark,
-            index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.config.compacts,
-        )  # fmt: skip
-
-    async def _replace(self, work: Callable[[], LogState]) -> None:
-        """Change the files while nothing is on its way to them, and open the log again."""
-        self.log.drop_writes()
-        self._rounds.forget(self)
-        await self._rounds.written()
-        state = await self._host.offload.run(work)
+    def take_log(self, log: Log) -> None:
+        """Go on with a log that was opened again: it may end, or begin, elsewhere."""
         self.log.tail.clear()
-        self.log = Log(self.path, self.config, self._budget, state)
-        self._last_watermark = max(min(self._last_watermark, self.log.end), self.log.start)
+        self.log = log
+        if log.refusal is not None:
+            self.disk_full = False  # it is damaged, which no room will mend
+        elif self.disk_full:
+            log.refusal = _FULL
+        if self.leader is not None:
+            self._settle(self.leader.written(log.written_end))
+            self._settle(self.leader.holds(self.me, log.synced_end))
+        else:
+            self._last_watermark = max(min(self._last_watermark, log.end), log.start)
+            self.on_reopened(self)
 
     # Rounds report back.
 
@@ -470,52 +453,24 @@ class Partition:
         """Refuse writes, fail those that did not fit, and bring the log back from its files."""
         self.disk_full = True
         self.log.drop_writes()
-        self.log.refusal = f"the disk is full ({full.error.strerror}); free some space"
-        _log.error("%s takes no writes: %s", self.name, self.log.refusal)
+        self.log.refusal = _FULL
+        _log.error("%s takes no writes: %s (%s)", self.name, _FULL, full.error.strerror)
         if self.leader is not None:
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
                 waiter.settled(StorageError(self.log.refusal))
             if len(self.leader.replicas) > 1:
                 self._spent_epoch = self.leader.epoch
                 self.on_spent(self)
-        reopen = partial(self._open, self.log.start, self.log.synced_end)
-        self._reopening = asyncio.get_running_loop().create_task(self._reopen(reopen))
-        self._reopening.add_done_callback(self._reopened)
+        self.mending.reopen(self._rounds.fail)
 
     @property
     def is_spent(self) -> bool:
         """Whether followers may hold what this leader has lost, in the epoch that it leads in."""
         return self.leader is not None and self.leader.epoch == self._spent_epoch
 
-    async def _reopen(self, reopen: Callable[[], LogState]) -> LogState:
-        async with self.files:
-            return await self._host.offload.run(reopen)
-
-    def _reopened(self, future: "asyncio.Task[LogState]") -> None:
-        self._reopening = None
-        if future.cancelled():
-            return
-        if (error := future.exception()) is not None:
-            if self.leader or self.follower:  # else its topic was deleted meanwhile
-                self._rounds.fail(error)
-            return
-        refusal = self.log.refusal
-        self.log.tail.clear()
-        self.log = Log(self.path, self.config, self._budget, future.result())
-        if self.log.refusal is None:
-            self.log.refusal = refusal
-        else:
-            self.disk_full = False  # it is damaged, which no room will mend
-        if self.leader is not None:
-            self._settle(self.leader.written(self.log.written_end))
-            self._settle(self.leader.holds(self.me, self.log.synced_end))
-        else:
-            self._last_watermark = min(self._last_watermark, self.log.end)
-            self.on_reopened(self)
-
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""
-        if self._reopening is not None or not self.disk_full:
+        if self.mending.is_reopening or not self.disk_full:
             return
         if free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
             self.disk_full = False

@@ -63,27 +63,29 @@ class Follower:
         """The leader found nothing to differ so far; whether to tell it what is held."""
         self.is_aligned = True
         must_tell, self.must_tell = self.must_tell, False
+        if must_tell:
+            self.told = -1
         return must_tell
 
     def differs(
         self, epoch: Epoch, end: Offset, *, mine: EpochHistory, start: Offset, log_end: Offset
     ) -> Cut | BeginAnew:
         """The leader's `epoch`, the greatest not above this log's last, ends at `end`."""
-        self._doubt()
-        cut = end
-        if epoch != NO_EPOCH:
-            _, my_end = mine.not_above(epoch, log_end)
-            cut = min(end, my_end)
+        self.doubt()
+        if epoch == NO_EPOCH:  # the leader knows of nothing as old as this log's end
+            return BeginAnew(end)
+        _, my_end = mine.not_above(epoch, log_end)
+        cut = min(end, my_end)
         return Cut(cut) if cut >= start else BeginAnew(end)
 
     def is_behind(self, leader_start: Offset) -> BeginAnew:
         """What this log lacks is deleted at the leader."""
-        self._doubt()
+        self.doubt()
         return BeginAnew(leader_start)
 
     def news(self, held: Offset) -> bool:
         """Whether the leader should be told that everything below `held` is safe here."""
-        if not self.is_aligned or held <= self.told:
+        if not self.is_aligned or self.must_tell or held <= self.told:
             return False
         self.told = held
         return True
@@ -93,7 +95,8 @@ class Follower:
         self.told = -1
         self.must_tell = True
 
-    def _doubt(self) -> None:
+    def doubt(self) -> None:
+        """The two logs may differ after all."""
         self.is_aligned = False
         self.tell_again()
 

@@ -75,6 +75,15 @@ class FollowerView:
     end_then: Offset = 0
     """Where the leader's log ended when it did."""
     fetched_at: float = 0.0
+    held_at: float = 0.0
+    """When what it held was last all that the leader had a while before."""
+    mark_end: Offset = 0
+    """What it must hold for `held_at` to become `mark_at`."""
+    mark_at: float = 0.0
+
+    def is_late(self, now: float, seconds_max: float) -> bool:
+        """Whether it has not kept level, in reading or in holding, for longer than that."""
+        return now - min(self.level_at, self.held_at) > seconds_max
 
 
 class Leader:
@@ -115,7 +124,8 @@ class Leader:
         self.held_here = held
         # Whoever is in sync holds what is committed, and is given the time to show more.
         self.followers = {
-            node: FollowerView(now, high_watermark) for node in sorted(self.in_sync - {me})
+            node: FollowerView(now, high_watermark, held_at=now, mark_end=log_end, mark_at=now)
+            for node in sorted(self.in_sync - {me})
         }
         self.replicas: tuple[NodeId, ...] = ()
         self.set_replicas(replicas, now)
@@ -219,7 +229,7 @@ class Leader:
         self.replicas = tuple(replicas) or tuple(sorted(self.in_sync))
         for node in self.replicas:
             if node != self.me and node not in self.followers:
-                self.followers[node] = FollowerView(now)
+                self.followers[node] = FollowerView(now, held_at=now)
         for node in [n for n in self.followers if n not in self.replicas]:
             if node not in self.maximal:
                 del self.followers[node]
@@ -240,12 +250,23 @@ class Leader:
         elif view.offset != NO_OFFSET and offset >= view.end_then:
             view.level_at = max(view.level_at, view.fetched_at)
         view.offset, view.end_then, view.fetched_at = offset, log_end, now
+        # That it asks for an offset acknowledges nothing; but it cannot hold what it asks for.
+        view.held = min(view.held, offset)
+        self._mark(view, log_end, now)
 
-    def stays_level(self, node: NodeId, at: float) -> None:
-        """The follower waited at the end of the log at this time."""
+    def _mark(self, view: FollowerView, log_end: Offset, now: float) -> None:
+        if view.held >= view.mark_end:
+            view.held_at = max(view.held_at, view.mark_at)
+            view.mark_end, view.mark_at = log_end, now
+            if view.held >= log_end:
+                view.held_at = now
+
+    def stays_level(self, node: NodeId, at: float, log_end: Offset, now: float) -> None:
+        """The follower waited at the end of the log `at` this time, and says nothing since."""
         view = self.followers.get(node)
-        if view is not None and at > view.level_at:
-            view.level_at = at
+        if view is not None:
+            view.level_at = max(view.level_at, at)
+            self._mark(view, log_end, now)
 
     # The in-sync set.
 
@@ -262,7 +283,7 @@ class Leader:
         members = {self.me: lives.get(self.me, NO_LIFE)}
         for node, view in self.followers.items():
             life = lives.get(node)
-            is_late = now - view.level_at > lag_seconds_max
+            is_late = view.is_late(now, lag_seconds_max)
             if node in self.in_sync:
                 if not is_late:
                     members[node] = NO_LIFE if life is None else life
@@ -295,11 +316,15 @@ class Leader:
         return self.advance()
 
     def refused(self, *, certain: bool) -> Settled:
-        """The proposal did not come through; if that is not `certain`, it may yet."""
+        """The proposal did not come through; if that is not `certain`, it may yet.
+
+        If an earlier one may yet, too, this changes nothing: only another set, once it is decided,
+        ends them all.
+        """
         self.in_flight = False
         if not self._pending:
             return _NOTHING  # it was decided meanwhile, by this proposal or another
-        if not certain:
+        if self._unsure or not certain:
             self._unsure = True
             return _NOTHING
         self._pending = frozenset()

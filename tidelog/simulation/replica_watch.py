@@ -137,8 +137,8 @@ class _View:
         self.epoch: Epoch = -1
         self.writes_in: Epoch = -1
         self.cuts = _CutLock(partition)
-        if not partition.changing.locked():
-            partition.changing = self.cuts
+        if not partition.mending.is_changing:
+            partition.mending.changing = self.cuts
 
     @property
     def me(self) -> tuple[int, int]:
@@ -427,7 +427,7 @@ class ReplicaWatch:
                 continue
             for found in broker.partitions():
                 log = found.log
-                if log.start or found.changing.locked():
+                if log.start or found.mending.is_changing:
                     continue
                 folded = ProducerStates()
                 for data in read_all(machine.disk, log, log.end):

@@ -1,0 +1,155 @@
+"""Changes a log's files under its partition: cut, begun anew, opened again.
+
+Rule 1: while that goes on nobody leads or follows with the log (`quiet`), and nothing is on its way
+        to its files.
+Rule 2: afterwards the log is what its files hold, and nothing else.
+Rule 3: what a full disk stops half-way leaves the log as its files are then, and is tried again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tidelog.host import Host
+from tidelog.log.epochs import EpochHistory
+from tidelog.log.log import Log, LogState
+from tidelog.log.recovery import open_log
+from tidelog.log.rounds import Rounds
+from tidelog.log.steps import is_full
+from tidelog.log.tail import TailBudget
+from tidelog.log.truncation import cut_end, remove_all
+from tidelog.model import Offset
+
+if TYPE_CHECKING:
+    from tidelog.partition.driver import Partition
+
+_log = logging.getLogger(__name__)
+
+
+class Mending:
+    """What may happen to one partition's files beside appending to them."""
+
+    __slots__ = ("_budget", "_host", "_partition", "_reopening", "_rounds", "changing")
+
+    def __init__(
+        self, partition: "Partition", host: Host, rounds: Rounds, budget: TailBudget
+    ) -> None:
+        self._partition = partition
+        self._host = host
+        self._rounds = rounds
+        self._budget = budget
+        self.changing = asyncio.Lock()
+        self._reopening: asyncio.Task[None] | None = None
+
+    @property
+    def is_reopening(self) -> bool:
+        return self._reopening is not None
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the files may not be what the log says."""
+        return self.changing.locked()
+
+    async def quiet(self) -> None:
+        """Wait until the log is what its files hold."""
+        while self._reopening is not None or self.changing.locked():
+            if self._reopening is not None:
+                with suppress(Exception):  # the node hears of it elsewhere
+                    await asyncio.shield(self._reopening)
+            async with self.changing:
+                pass
+
+    # What a leader's history asks of a follower.
+
+    async def cut(self, end: Offset, note: Callable[[Offset], None]) -> None:
+        """Remove everything from `end` on. `note` notes, durably, that it is no longer promised."""
+        partition = self._partition
+        _log.warning("%s is cut from %d to %d", partition.name, partition.log.end, end)
+        if end < partition.high_watermark and partition.log.damaged_at is None:
+            _log.error(
+                "%s loses committed records: the leader has none from %d on, %d was the watermark",
+                partition.name, end, partition.high_watermark,
+            )  # fmt: skip
+
+        def work() -> LogState:
+            epochs = EpochHistory(partition.log.epochs)
+            epochs.cut_end(end)
+            note(end)
+            cut_end(self._host.disk, partition.path, end, epochs)
+            return self._open(partition.log.start)
+
+        await self._change(work)
+
+    async def begin_anew(self, start: Offset, note: Callable[[Offset], None]) -> None:
+        """Forget everything and begin at `start`; `note` notes so durably."""
+        partition = self._partition
+        _log.warning(
+            "%s begins anew at %d: the leader has nothing before it", partition.name, start
+        )
+
+        def work() -> LogState:
+            note(start)
+            remove_all(self._host.disk, partition.path, EpochHistory())
+            return self._open(start)
+
+        await self._change(work)
+
+    async def _change(self, work: Callable[[], LogState]) -> None:
+        partition = self._partition
+        async with self.changing:
+            partition.log.refusal = "it is being cut"  # so nobody appends, rolls or compacts
+            await self._settle()
+            try:
+                state = await self._host.offload.run(work)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                _log.error("%s is not brought in line: the disk is full", partition.name)
+                partition.disk_full = True
+                start = partition.log.start
+                state = await self._host.offload.run(lambda: self._open(start))
+            partition.take_log(self._log(state))
+
+    # A full disk.
+
+    def reopen(self, fail: Callable[[BaseException], None]) -> None:
+        """Bring the log back as its files have it: a full disk kept the rest from them."""
+        if self._reopening is None:
+            task = asyncio.get_running_loop().create_task(self._reopen(fail))
+            self._reopening = task
+
+    async def _reopen(self, fail: Callable[[BaseException], None]) -> None:
+        partition = self._partition
+        try:
+            async with partition.files, self.changing:
+                await self._settle()
+                start, synced_end = partition.log.start, partition.log.synced_end
+                state = await self._host.offload.run(lambda: self._open(start, synced_end))
+                self._reopening = None
+                partition.take_log(self._log(state))
+        except Exception as error:
+            if partition.leader or partition.follower:  # else its topic was deleted meanwhile
+                fail(error)
+        finally:
+            self._reopening = None
+
+    # Together.
+
+    async def _settle(self) -> None:
+        """Nothing of this log is on its way to the disk any more."""
+        self._partition.log.drop_writes()
+        self._rounds.forget(self._partition)
+        await self._rounds.written()
+
+    def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
+        config = self._partition.config
+        return open_log(
+            self._host.disk, self._partition.path, clean=False, start=start,
+            durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
+            has_gaps=config.compacts,
+        )  # fmt: skip
+
+    def _log(self, state: LogState) -> Log:
+        return Log(self._partition.path, self._partition.config, self._budget, state)
