@@ -61,6 +61,45 @@ def test_an_empty_history_knows_no_epoch():
     assert EpochHistory().epoch_at(0) == NO_EPOCH
 
 
+# As replicas ask: they may know of later epochs, and of none that is deleted.
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [
+        (NO_EPOCH, (NO_EPOCH, 10)),
+        (0, (NO_EPOCH, 10)),
+        (1, (NO_EPOCH, 10)),
+        (2, (2, 20)),
+        (3, (2, 20)),
+        (4, (4, 30)),
+        (6, (4, 30)),
+        (7, (7, 44)),
+        (8, (7, 44)),  # this log has no record of it, or of anything after 7
+        (999, (7, 44)),
+    ],
+)
+def test_the_greatest_epoch_not_above_another_is_one_that_has_records_here(epoch, answer):
+    history = EpochHistory([(2, 10), (4, 20), (7, 30)])
+
+    assert history.not_above(epoch, 44) == answer
+
+
+@pytest.mark.parametrize("epoch", [NO_EPOCH, 0, 5])
+def test_an_empty_history_has_no_epoch_and_ends_with_its_log(epoch):
+    assert EpochHistory().not_above(epoch, 44) == (NO_EPOCH, 44)
+
+
+@given(EPOCHS, st.integers(0, 1001))
+def test_not_above_is_what_its_name_says(epochs, epoch):
+    history = EpochHistory((e, 10 * at) for at, e in enumerate(epochs))
+    below = [e for e in epochs if e <= epoch]
+
+    known, end = history.not_above(epoch, 1000)
+
+    assert known == (below[-1] if below else NO_EPOCH)
+    if epochs:
+        assert end == (1000 if len(below) == len(epochs) else 10 * len(below))
+
+
 @pytest.mark.parametrize(
     ("offset", "epoch"), [(9, NO_EPOCH), (10, 2), (19, 2), (20, 4), (29, 4), (30, 7), (99, 7)]
 )

@@ -11,7 +11,7 @@ from tidelog.broker.broker import close_log
 from tidelog.errors import StorageError
 from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import walk
+from tidelog.log.recovery import find_damage, open_log, walk
 from tidelog.log.segment import file_stem
 from tidelog.records import read_header, stamp
 from tidelog.simulation.disk import SimulatedCrash
@@ -381,6 +381,129 @@ def test_damage_is_found_again_at_every_start():
             stop_cleanly(found)
         found = found.reopened(clean=clean, durable_mark=mark)
         assert found.log.refusal is not None, f"after a {'clean stop' if clean else 'crash'}"
+
+
+# Gaps, as a follower finds them in a compacted log.
+
+
+def with_gaps(*offsets: int) -> Rig:
+    """A log of single records at these offsets, in one segment, all synced."""
+    rig = Rig()
+    for offset in offsets:
+        batch = encode_batch_at(offset)
+        rig.log.append(batch, read_header(batch), offset, 0)
+    rig.write()
+    rig.sync()
+    return rig
+
+
+def reopened_with_gaps(rig: Rig, *, durable_mark: int = 0) -> Rig:
+    state = open_log(
+        rig.disk, DIRECTORY, clean=False, durable_mark=durable_mark, start=0,
+        index_interval_bytes=4096, has_gaps=True,
+    )  # fmt: skip
+    return Rig(rig.disk, state=state)
+
+
+@pytest.mark.parametrize("mark", [0, 6, 10])
+def test_where_there_may_be_gaps_a_log_is_found_whole(mark):
+    rig = with_gaps(0, 2, 5, 9)
+
+    found = reopened_with_gaps(rig, durable_mark=mark)
+
+    assert found.log.end == 10
+    assert found.log.refusal is None
+    assert found.read_all() == rig.read_all()
+
+
+def test_where_there_can_be_no_gap_what_follows_one_is_cut():
+    rig = with_gaps(0, 2, 5, 9)
+
+    assert rig.reopened().log.end == 1
+
+
+@pytest.mark.parametrize("byte", [0, 4, 7])
+def test_an_offset_that_jumps_past_its_successors_is_no_gap(byte):
+    """Were it believed, all that follows it would look torn, and be cut."""
+    rig = with_gaps(0, 2, 5, 9)
+    size = len(encode_batch_at(0))
+    rig.disk.flip_bit(active_path(rig), size + byte, 6)
+    rotten = read_file(rig.disk, active_path(rig))
+
+    found = reopened_with_gaps(rig, durable_mark=10)
+
+    assert found.log.damaged_at == 1
+    assert read_file(rig.disk, active_path(rig)) == rotten
+
+
+def test_gaps_excuse_no_damage():
+    rig = with_gaps(0, 2, 5, 9)
+    rig.disk.flip_bit(active_path(rig), 2 * len(encode_batch_at(0)) + 70, 0)
+
+    assert reopened_with_gaps(rig, durable_mark=10).log.damaged_at == 3
+
+
+# Damage that somebody else has noticed.
+
+
+def test_a_whole_log_has_no_damage_wherever_one_looks():
+    rig = filled(count=9, per_segment=3)
+
+    for offset in range(rig.log.end):
+        assert find_damage(rig.disk, rig.log, offset) is None
+
+
+@pytest.mark.parametrize(("batch", "found"), [(0, 0), (1, 2), (2, 4)])
+def test_damage_is_found_in_a_sealed_segment(batch, found):
+    rig = filled(count=9, per_segment=3)
+    size = len(make_batch(2))
+    rig.disk.flip_bit(rig.log.segments[0].path(), batch * size + 70, 0)
+
+    for offset in range(6):
+        assert find_damage(rig.disk, rig.log, offset) == found
+    assert find_damage(rig.disk, rig.log, 6) is None, "another segment is not looked at"
+
+
+def test_damage_is_found_in_the_active_segment():
+    rig = filled(count=5, per_segment=100)
+    rig.disk.flip_bit(active_path(rig), 3 * len(make_batch(2)) + 70, 0)
+
+    assert find_damage(rig.disk, rig.log, 0) == 6
+
+
+def test_what_is_not_written_yet_is_not_missed():
+    rig = filled(count=3, per_segment=100)
+    rig.append(2)
+
+    assert find_damage(rig.disk, rig.log, 6) is None
+
+
+def test_what_was_written_and_is_gone_is_damage():
+    rig = filled(count=3, per_segment=100)
+    rig.disk.open(active_path(rig)).truncate(2 * len(make_batch(2)))
+
+    assert find_damage(rig.disk, rig.log, 5) == 4
+
+
+def test_a_torn_end_of_a_sealed_segment_is_damage():
+    rig = filled(count=9, per_segment=3)
+    path = rig.log.segments[0].path()
+    rig.disk.open(path).truncate(3 * len(make_batch(2)) - 1)
+
+    assert find_damage(rig.disk, rig.log, 0) == 4
+
+
+def test_a_gap_is_no_damage():
+    rig = with_gaps(0, 2, 5, 9)
+
+    assert find_damage(rig.disk, rig.log, 3) is None
+
+
+def test_below_the_log_there_is_nothing_to_look_at():
+    rig = filled(count=9, per_segment=3)
+    rig.log.advance_start(7)
+
+    assert find_damage(rig.disk, rig.log, 3) is None
 
 
 # What can be rebuilt.
