@@ -13,8 +13,10 @@
 | a short set commits nothing      | fewer in sync than the topic demands: no watermark moves      |
 | acknowledged is on enough disks  | synced on `min.insync.replicas` when the watermark covers it  |
 | committed is held by all in sync | by every member of every set that may be the committed one    |
+| who is in sync has it all        | all that is committed, when the metadata says that it is so   |
 | in-sync logs agree               | in who wrote what, below the watermark                        |
 | acknowledged is committed        | no client is told of a record that no watermark covers        |
+| a fenced leader is alone         | it acknowledges nothing that it alone has (acks=1)            |
 | synced is there after a restart  | unless the log was being cut                                  |
 | producers are a fold of the log  | of all batches that are there, and of no others               |
 
@@ -44,6 +46,7 @@ from tidelog.controller.records import (
     TopicCreated,
 )
 from tidelog.host import Disk
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Epoch, NodeId, Offset, TopicPartition
@@ -68,8 +71,10 @@ WHOLE: Final = "a leader lacks nothing committed"
 SHORT: Final = "a short set commits nothing"
 ENOUGH: Final = "acknowledged is on enough disks"
 HELD: Final = "committed is held by all in sync"
+JOINED: Final = "who is in sync has it all"
 AGREE: Final = "in-sync logs agree"
 COMMITTED: Final = "acknowledged is committed"
+ALONE: Final = "a fenced leader is alone"
 DURABLE: Final = "synced is there after a restart"
 PRODUCERS: Final = "producers are a fold of the log"
 
@@ -100,6 +105,7 @@ class _Committed:
     end: Offset
     start: Offset
     epochs: Sequence[tuple[Epoch, Offset]]
+    durability: str
 
 
 class _CutLock(asyncio.Lock):
@@ -171,7 +177,10 @@ class ReplicaWatch:
         self._leaders: dict[tuple[Key, Epoch], tuple[int, int]] = {}
         self._writers: dict[tuple[Key, Epoch], tuple[int, int]] = {}
         self._committed: dict[Key, _Committed] = {}
+        self._applied: Offset = -1
+        self._fenced: frozenset[NodeId] = frozenset()
         self._problem: tuple[str, str] | None = None
+        world.on_new_disk.append(self._forget)
         world.on_end.append(self._leave)
         world.invariant("replicas' moments", self._check_moments, every=1)
         world.invariant("replicas", self._check, every=_CHECK_EVERY_EVENTS)
@@ -187,16 +196,33 @@ class ReplicaWatch:
 
     # What is asked by those who know what clients were told.
 
-    def newest(self, key: Key) -> PartitionImage | None:
-        """The partition as the metadata has it."""
-        return self._newest.get(key)
-
     def acknowledged(self, place: TopicPartition, end: Offset) -> None:
         """A client was told that everything below `end` is committed."""
         committed = self._committed.get((self._topics[place.topic], place.partition))
         if committed is None or committed.end < end:
             known = None if committed is None else committed.end
             self._world.fail(COMMITTED, f"{place}: {end} was acknowledged, {known} is committed")
+
+    def fenced(self) -> frozenset[NodeId]:
+        """Those whom nobody counts on."""
+        return self._fenced
+
+    def acknowledged_alone(
+        self, place: TopicPartition, node: NodeId, base: Offset, epoch: Epoch
+    ) -> None:
+        """A node, fenced before it was asked, in or after `epoch`, has acknowledged with acks=1."""
+        key = (self._topics[place.topic], place.partition)
+        copy = self._copy_of(node, key)
+        if copy is None or self._world.faults["skew_clock"]:
+            return  # leases are kept by clocks
+        wrote_in = EpochHistory(copy.epochs).epoch_at(base)
+        if base < copy.written_end and wrote_in < epoch:
+            self._world.fail(ALONE, f"{node}, {place} {base}: in epoch {wrote_in}, not {epoch}")
+
+    def epoch_of(self, place: TopicPartition) -> Epoch:
+        """The newest leader epoch of a partition that any node knows of."""
+        newest = self._newest.get((self._topics[place.topic], place.partition))
+        return -1 if newest is None else newest.epoch
 
     # Every few events.
 
@@ -263,6 +289,11 @@ class ReplicaWatch:
                 copy.is_changing = view.cuts.is_half_done
                 self._left[machine.number, view.key] = copy
 
+    def _forget(self, machine: Machine) -> None:
+        """Whatever was on its disk is gone."""
+        for at in [at for at in self._left if at[0] == machine.number]:
+            del self._left[at]
+
     def _open(self, machine: Machine, partition: Partition) -> _View:
         view = _View(machine, (partition.topic_id, partition.name.partition), partition)
         left = self._left.pop((machine.number, view.key), None)
@@ -302,6 +333,10 @@ class ReplicaWatch:
                         self._find(EPOCHS, f"broker epochs, by {machine.name}: {before}")
                     life.broker_epoch = record.broker_epoch
         life.broker_epoch = max(life.broker_epoch, image.broker_epoch_last)
+        applied = machine.node.broker.metadata.applied
+        if applied > self._applied:
+            self._applied = applied
+            self._fenced = frozenset(n for n, broker in image.brokers.items() if broker.fenced)
 
     def _learn(self, machine: Machine, life: _Life, key: Key, state: PartitionImage) -> None:
         before = life.states.get(key, (-1, -1))
@@ -313,6 +348,21 @@ class ReplicaWatch:
         newest = self._newest.get(key)
         if newest is None or state.partition_epoch > newest.partition_epoch:
             self._newest[key] = state
+            self._judge_members(key, state)
+
+    def _judge_members(self, key: Key, state: PartitionImage) -> None:
+        committed = self._committed.get(key)
+        if committed is None or state.epoch < committed.epoch:
+            return
+        for node in sorted(state.in_sync):
+            machine, copy = self._world.machines[node], self._copy_of(node, key)
+            has = -1 if copy is None else copy.firm_end(committed.durability)
+            if has < committed.end and not machine.is_damaged and (copy or machine.is_up):
+                self._find(
+                    JOINED,
+                    f"{key}: {node} has {has}, {committed.end} is committed; in sync are "
+                    f"{sorted(state.in_sync)} since partition epoch {state.partition_epoch}",
+                )
 
     def _sets(self, key: Key, leader: Leader) -> list[PartitionImage]:
         """What the leader knows to be decided, and what it has not heard of yet, in its epoch."""
@@ -381,7 +431,10 @@ class ReplicaWatch:
             self._judge_sets(view, end, sets)
         committed = self._committed.get(key)
         if committed is None or end > committed.end:
-            self._committed[key] = _Committed(leader.epoch, end, log.start, tuple(log.epochs))
+            durability = view.partition.config.durability
+            self._committed[key] = _Committed(
+                leader.epoch, end, log.start, tuple(log.epochs), durability
+            )
 
     def _judge_sets(self, view: _View, end: Offset, sets: Sequence[PartitionImage]) -> None:
         """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""

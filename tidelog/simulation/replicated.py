@@ -15,7 +15,7 @@ What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -41,6 +41,8 @@ T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.2
 _POLL_BYTES_MAX: Final = 16 * 1024
 _FINAL_BYTES_MAX: Final = 256 * 1024
+_LAST_REQUESTS_SECONDS: Final = 3.0
+"""What producers sent before they were told to stop may arrive for so long."""
 
 
 class Polled(NamedTuple):
@@ -98,6 +100,13 @@ class EpochClient(KafkaClient):
         return await self.retry(attempt)
 
 
+class OneTryClient(EpochClient):
+    """Asks once: what has no sequence would be stored twice."""
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await attempt()
+
+
 class ReplicatedLoad:
     """Producers and consumers of one cluster."""
 
@@ -129,10 +138,12 @@ class ReplicatedLoad:
         self._tasks.append(task)
         return task
 
-    def _client(self, host: Client, generator: random.Random) -> EpochClient:
+    def _client(
+        self, host: Client, generator: random.Random, kind: type[EpochClient] = EpochClient
+    ) -> EpochClient:
         nodes = list(self.world.machines)
         generator.shuffle(nodes)
-        return EpochClient(
+        return kind(
             ",".join(map(bootstrap, nodes)), network=host.network,
             timeout_seconds=self.pace.timeout_seconds,
         )  # fmt: skip
@@ -150,6 +161,9 @@ class ReplicatedLoad:
             place = self.places[number % len(self.places)]
             host = self._hosts[number % len(self._hosts)]
             self._spawn(host, self._produce(number, host, place))
+        for number in range(pace.lone_producers):
+            host = self._hosts[number % len(self._hosts)]
+            self._spawn(host, self._produce_alone(number, host))
         for number in range(pace.consumers):
             host = self._hosts[-1 - number % len(self._hosts)]
             self._spawn(host, self._consume(number, host))
@@ -216,6 +230,38 @@ class ReplicatedLoad:
             sequence += len(records)
             self._waiting.pop(number, None)
             await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+
+    async def _produce_alone(self, number: int, host: Client) -> None:
+        """Sends records of which only the leader has to know; any of them may be lost."""
+        process = f"lone-producer-{number}"
+        generator = self.world.fork(process)
+        client = self._client(host, generator, OneTryClient)
+        sent = 0
+        while True:
+            place = generator.choice(self.places)
+            sent += 1
+            record = Record(
+                value=b"%s/%d" % (process.encode(), sent),
+                timestamp_ms=host.process.clock.wall_ms(),
+            )
+            sending = self.history.begin_send(process, str(place), [record.value or b""])
+            epoch, fenced = self.replicas.epoch_of(place), self.replicas.fenced()
+            try:
+                base = await client.produce(
+                    place.topic, place.partition, encode_batch([record]), acks=1
+                )
+                known = await client.topic(place.topic)
+            except TidelogError as error:
+                self.world.trace.note(process, f"{type(error).__name__}: {error}")
+                client.close()
+                client = self._client(host, generator, OneTryClient)
+            else:
+                node = known.partitions[place.partition].leader
+                self.world.trace.note(process, f"acknowledged {place} {base} by {node}")
+                if base is not None and node in fenced:
+                    self.replicas.acknowledged_alone(place, node, base, epoch)
+            sending.info()
+            await asyncio.sleep(self.pace.think_seconds * 10 * generator.random())
 
     async def _consume(self, number: int, host: Client) -> None:
         """Reads a partition from its beginning, for a while, and then another."""
@@ -301,6 +347,7 @@ class ReplicatedLoad:
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
         for task in self._tasks:
             task.cancel()
+        world.run(_LAST_REQUESTS_SECONDS)
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
         readers = [f"reader-{number}" for number in range(1, len(self._hosts) + 1)]
         reading = [

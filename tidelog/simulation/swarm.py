@@ -296,6 +296,7 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     pace = replace(
         plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 2),
         replication=choose.choice((3, 3, 3, 2)), topic_configs=tuple(configs.items()),
+        lone_producers=choose.choice((0, 0, 1)),
     )  # fmt: skip
     lag_ms = choose.choice((1000, 3000, 10_000))
     return replace(plan, pace=pace, node={**plan.node, "replica_lag_time_max_ms": lag_ms})

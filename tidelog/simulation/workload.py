@@ -54,6 +54,8 @@ class Pace:
     replication: int = 1
     """Where nodes form a cluster."""
     producers: int = 4
+    lone_producers: int = 0
+    """Those that want acks=1 and send everything once; where nodes form a cluster."""
     consumers: int = 2
     think_seconds: float = 0.02
     batch_records_max: int = 5

@@ -21,6 +21,7 @@ Rule 3: a fault names a machine, never a process: who comes next on that machine
 | pause                              | nothing of the process runs; then everything at once     |
 | cut, isolate, clog, reset          | see `network.py`                                         |
 | flip_bits, misdirect_write         | rot; the machine counts as damaged from then on          |
+| replace_disk                       | an empty one, while the machine is down                  |
 | fail_disk, fill_disk, stall_disk   | EIO, ENOSPC, and silence, for a while                    |
 | skew_clock, jump_clock             | the monotonic clock drifts; the wall clock jumps         |
 """
@@ -38,7 +39,7 @@ from tidelog.errors import TidelogError
 from tidelog.host import Host
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.loop import MachineClock, Process, VirtualLoop
-from tidelog.simulation.machine import Machine, SimulatedNode
+from tidelog.simulation.machine import ROOT, Machine, SimulatedNode
 from tidelog.simulation.network import HostNetwork, SimulatedNetwork
 from tidelog.simulation.trace import Trace
 
@@ -132,6 +133,8 @@ class World:
         self.clients: dict[str, Client] = {}
         self.on_end: list[Callable[[Machine], None]] = []
         """Called when a process is about to be gone, in whatever way, while it can be looked at."""
+        self.on_new_disk: list[Callable[[Machine], None]] = []
+        """Called when a machine has lost all that was on its disk."""
         self._replay = replay or f"tidelog simulate --start {seed} --seeds 1 --trace"
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
@@ -548,6 +551,17 @@ class World:
         """Let the kernel flush some of what is unsynced, as it may at any time."""
         self._fault("write_back", self.machines[node].name)
         self.machines[node].disk.write_back()
+
+    def replace_disk(self, node: int) -> None:
+        """Give a machine that is down an empty disk."""
+        machine = self.machines[node]
+        assert machine.process is None, "disks are replaced while nobody uses them"
+        self._fault("replace_disk", machine.name)
+        for name in machine.disk.list(ROOT):
+            machine.disk.remove_tree(ROOT / name)
+        machine.disk.sync_everything(ROOT)
+        for call in self.on_new_disk:
+            call(machine)
 
     # Faults: clocks.
 
