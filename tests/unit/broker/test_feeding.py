@@ -1,0 +1,643 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.simulation import virtual_time
+from tests.support.replicas import Member, Replicas, append, offsets_in
+from tidelog.broker.feeding import WATERMARK_SECONDS, Feeding
+from tidelog.cluster.messages import (
+    AnswerNow,
+    FetchReplicas,
+    FetchReplicasAnswer,
+    Progress,
+    ReplicaPart,
+    ReplicaPosition,
+    ReplicaProgress,
+)
+from tidelog.errors import (
+    FencedLeaderEpoch,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from tidelog.model import NO_EPOCH, NO_OFFSET
+from tidelog.partition.driver import Partition
+from tidelog.simulation.host import SimulatedClock
+
+EPOCH = 4
+LIFE = 20
+WAIT_MS = 500
+
+
+class Place:
+    """Where one answer goes; it may be given once."""
+
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.answer: FetchReplicasAnswer | None = None
+        self.data = b""
+
+    def send_with(self, message: Any, buffers: Any) -> None:
+        assert self.answer is None, "answered twice"
+        self.answer, self.data = message, b"".join(buffers)
+
+    def send(self, message: Any) -> None:
+        raise AssertionError("data may go beside it")
+
+    def fail(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None
+
+    @property
+    def part(self) -> ReplicaPart:
+        assert self.answer is not None, "it is parked"
+        (part,) = self.answer.parts
+        return part
+
+
+class Stage:
+    """Node 1 leads partitions 0 and 1; nodes 2 and 3 ask it."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self.clock = clock
+        self.replicas = Replicas(1, clock)
+        self.member = Member(0, 1, 9)
+        self.feeding = Feeding(self.replicas.host, self.member, self.replicas)  # type: ignore[arg-type]
+        self.suspected: list[tuple[Partition, int]] = []
+        self.joining: list[Partition] = []
+        self.feeding.on_suspect = lambda partition, offset: self.suspected.append(
+            (partition, offset)
+        )
+        self.feeding.on_may_join = self.joining.append
+        for number in (0, 1):
+            self.replicas.open(number).lead(EPOCH, (1, 2), replicas=(1, 2, 3))
+        self.partition = self.replicas.partitions[0]
+
+    def ask(
+        self,
+        *positions: tuple[int, ...],
+        node: int = 2,
+        session: int = 1,
+        life: int = LIFE,
+        **more: Any,
+    ) -> Place:
+        """(cluster id, offset, last epoch, epoch); the last two are the leader's if not given."""
+        place = Place()
+        defaults = (0, 0, NO_EPOCH, EPOCH)
+        listed = []
+        for position in positions:
+            cluster_id, offset, last_epoch, epoch = position + defaults[len(position) :]
+            if len(position) < 3 and offset:
+                last_epoch = EPOCH
+            listed.append(ReplicaPosition(cluster_id, epoch, offset, last_epoch))
+        asked = FetchReplicas(
+            session=session, broker_epoch=life, positions=tuple(listed), wait_ms=WAIT_MS, **more
+        )
+        self.member.handlers[FetchReplicas](node, asked, place)
+        return place
+
+    def begin(self, *positions: tuple[int, ...], **more: Any) -> Place:
+        return self.ask(*positions, is_new=True, **more)
+
+    def tell(
+        self,
+        end: int,
+        *,
+        cluster_id: int = 0,
+        session: int = 1,
+        life: int = LIFE,
+        epoch: int = EPOCH,
+    ) -> None:
+        told = Progress(
+            session=session, broker_epoch=life, replicas=[ReplicaProgress(cluster_id, epoch, end)]
+        )
+        self.member.handlers[Progress](2, told, None)
+
+    async def synced(self) -> None:
+        await self.replicas.rounds.drained()
+
+
+def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    clock = SimulatedClock()
+
+    async def main() -> None:
+        stage = Stage(clock)
+        await story(stage)
+        assert stage.replicas.fatal == []
+
+    virtual_time.run(main(), clock)
+
+
+# One request at a time, parked.
+
+
+def test_a_new_session_hears_at_once_that_the_logs_agree():
+    async def story(stage):
+        place = stage.begin((0, 0))
+
+        assert place.part == ReplicaPart(0, 0, 0, 0, 0)
+
+    on_stage(story)
+
+
+def test_what_is_there_is_sent_from_the_offset_that_is_asked_for():
+    async def story(stage):
+        for _ in range(3):
+            append(stage.partition)
+
+        place = stage.begin((0, 1))
+
+        assert offsets_in(place.data) == [(EPOCH, 1), (EPOCH, 2)]
+        assert place.part.size == len(place.data)
+
+    on_stage(story)
+
+
+def test_a_request_that_finds_nothing_is_parked_until_a_record_comes():
+    async def story(stage):
+        stage.begin((0, 0))
+        place = stage.ask()
+        await asyncio.sleep(0.2)
+        assert place.answer is None
+
+        append(stage.partition)
+        append(stage.partition)
+        await asyncio.sleep(0)
+
+        assert offsets_in(place.data) == [(EPOCH, 0), (EPOCH, 1)]
+
+    on_stage(story)
+
+
+def test_a_parked_request_is_answered_when_its_time_is_up():
+    async def story(stage):
+        stage.begin((0, 0))
+        place = stage.ask()
+
+        await asyncio.sleep(WAIT_MS / 1000 - 0.01)
+        assert place.answer is None
+        await asyncio.sleep(0.02)
+        assert place.answer == FetchReplicasAnswer()
+
+    on_stage(story)
+
+
+def test_a_follower_that_has_something_else_to_ask_is_answered_now():
+    async def story(stage):
+        stage.begin((0, 0))
+        place = stage.ask()
+
+        stage.member.handlers[AnswerNow](2, AnswerNow(session=99), None)
+        assert not place.is_answered
+        stage.member.handlers[AnswerNow](2, AnswerNow(session=1), None)
+        assert place.is_answered
+        stage.member.handlers[AnswerNow](2, AnswerNow(session=1), None)  # late: nothing waits
+
+    on_stage(story)
+
+
+def test_a_request_that_the_follower_gave_up_is_answered_before_the_next_is_parked():
+    async def story(stage):
+        stage.begin((0, 0))
+        first, second = stage.ask(), stage.ask()
+
+        assert first.answer == FetchReplicasAnswer()
+        assert second.answer is None
+
+    on_stage(story)
+
+
+def test_what_was_sent_is_not_sent_again_until_the_follower_says_where_it_reads_on():
+    async def story(stage):
+        append(stage.partition)
+        assert stage.begin((0, 0)).part.size
+
+        append(stage.partition)
+        place = stage.ask()
+        await asyncio.sleep(0)
+        assert place.answer is None
+
+        stage.member.handlers[AnswerNow](2, AnswerNow(session=1), None)
+        assert offsets_in(stage.ask((0, 1)).data) == [(EPOCH, 1)]
+
+    on_stage(story)
+
+
+def test_the_same_offset_again_brings_the_same_records_again():
+    async def story(stage):
+        append(stage.partition)
+        first = stage.begin((0, 0))
+
+        assert stage.ask((0, 0)).data == first.data
+
+    on_stage(story)
+
+
+def test_partitions_that_nothing_happens_to_are_not_told_of():
+    async def story(stage):
+        stage.begin((0, 0), (1, 0))
+        place = stage.ask()
+
+        append(stage.replicas.partitions[1])
+        await asyncio.sleep(0)
+
+        assert place.part.cluster_id == 1
+
+    on_stage(story)
+
+
+def test_an_answer_holds_so_much_and_the_rest_goes_with_the_next(monkeypatch):
+    monkeypatch.setattr("tidelog.broker.feeding.ANSWER_BYTES_MAX", 100)
+
+    async def story(stage):
+        for partition in stage.replicas.all():
+            append(partition, size=100)
+
+        first = stage.begin((0, 0), (1, 0))
+        assert first.part.cluster_id == 0
+        second = stage.ask()
+        assert second.part.cluster_id == 1
+
+    on_stage(story)
+
+
+# Watermarks.
+
+
+def test_news_of_a_watermark_waits_a_little_for_records_to_go_with():
+    async def story(stage):
+        append(stage.partition)
+        stage.begin((0, 0))
+        await stage.synced()
+        place = stage.ask((0, 1))
+        assert place.answer is None
+
+        stage.tell(1)
+        await asyncio.sleep(WATERMARK_SECONDS / 2)
+        assert place.answer is None
+        await asyncio.sleep(WATERMARK_SECONDS)
+
+        assert place.part == ReplicaPart(0, 0, 1, 0, 0)
+
+    on_stage(story)
+
+
+def test_news_of_a_watermark_goes_with_records():
+    async def story(stage):
+        append(stage.partition)
+        stage.begin((0, 0))
+        await stage.synced()
+        place = stage.ask((0, 1))
+        stage.tell(1)
+
+        append(stage.partition)
+        await asyncio.sleep(0)
+
+        assert (place.part.watermark, offsets_in(place.data)) == (1, [(EPOCH, 1)])
+
+    on_stage(story)
+
+
+def test_every_rise_is_told_though_an_earlier_look_found_nothing():
+    """A watermark that was told already leaves nothing behind that keeps the next from being."""
+
+    async def story(stage):
+        append(stage.partition, 2)
+        stage.begin((0, 0))
+        await stage.synced()
+        place = stage.ask((0, 2))
+        for interest in stage.feeding._sessions[2].interests.values():
+            interest.watermark_rose()  # no news
+        await asyncio.sleep(2 * WATERMARK_SECONDS)
+        assert place.answer is None
+
+        stage.tell(1)
+        await asyncio.sleep(2 * WATERMARK_SECONDS)
+
+        assert place.part.watermark == 1
+
+    on_stage(story)
+
+
+# Comparing.
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "found"), [(5, 2, (NO_EPOCH, 0)), (9, EPOCH, (EPOCH, 3))]
+)
+def test_a_log_that_differs_is_told_where(offset, last_epoch, found):
+    async def story(stage):
+        append(stage.partition, 3)
+
+        part = stage.begin((0, offset, last_epoch)).part
+
+        assert part.differs
+        assert (part.epoch, part.end) == found
+        assert 0 not in stage.feeding._sessions[2].interests
+
+    on_stage(story)
+
+
+def test_what_differs_counts_nowhere():
+    async def story(stage):
+        append(stage.partition, 3)
+        await stage.synced()
+        stage.begin((0, 9))
+
+        stage.tell(3)
+
+        assert stage.partition.high_watermark == 0
+        assert stage.partition.leading().followers[2].offset == NO_OFFSET
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [
+        ((0, 0, NO_EPOCH, EPOCH - 1), FencedLeaderEpoch),
+        ((0, 0, NO_EPOCH, EPOCH + 1), UnknownLeaderEpoch),
+        ((9, 0), UnknownTopicOrPartition),  # in the metadata, not open yet
+        ((5, 0), UnknownTopicOrPartition),
+    ],
+)
+def test_who_asks_for_what_is_not_led_here_is_told_so_and_forgotten(position, error):
+    async def story(stage):
+        place = stage.begin(position)
+
+        assert place.part.error == error.code
+        assert stage.feeding._sessions[2].interests == {}
+
+    on_stage(story)
+
+
+def test_what_is_deleted_is_told_with_where_the_log_begins():
+    async def story(stage):
+        append(stage.partition, 3)
+        append(stage.partition, 3)
+        stage.partition.log.advance_start(3)
+
+        part = stage.begin((0, 2)).part
+
+        assert (part.error, part.start) == (OffsetOutOfRange.code, 3)
+
+    on_stage(story)
+
+
+def test_who_loses_the_lead_says_so_to_those_who_wait():
+    async def story(stage):
+        stage.begin((0, 0), (1, 0))
+        place = stage.ask()
+
+        stage.partition.resign(NotLeader(leader=3))
+        await asyncio.sleep(0)
+
+        assert place.part.error == NotLeader.code
+        assert list(stage.feeding._sessions[2].interests) == [1]
+        assert stage.partition._watchers == stage.partition._log_watchers == {}
+
+    on_stage(story)
+
+
+def test_another_epoch_is_another_comparison():
+    async def story(stage):
+        append(stage.partition, 3)
+        stage.begin((0, 0))
+        stage.partition.resign(NotLeader(leader=None))
+        stage.partition.lead(EPOCH + 1, (1, 2), replicas=(1, 2, 3))
+
+        assert stage.ask((0, 3)).part.error == FencedLeaderEpoch.code
+        assert stage.ask((0, 3, EPOCH, EPOCH + 1)).part.error == 0
+
+    on_stage(story)
+
+
+# Progress.
+
+
+def test_an_offset_that_is_asked_for_acknowledges_nothing():
+    async def story(stage):
+        producer = append(stage.partition)
+        await stage.synced()
+
+        stage.begin((0, 1))
+        assert producer.told == []
+        stage.tell(1)
+        assert producer.told == [None]
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"session": 2}, {"life": LIFE - 1}, {"epoch": EPOCH - 1}, {"cluster_id": 1}]
+)
+def test_a_word_of_another_session_life_or_epoch_is_passed_over(wrong):
+    async def story(stage):
+        append(stage.partition)
+        await stage.synced()
+        stage.begin((0, 1))
+
+        stage.tell(1, **wrong)
+
+        assert stage.partition.high_watermark == 0
+
+    on_stage(story)
+
+
+def test_nobody_holds_more_than_there_is():
+    async def story(stage):
+        append(stage.partition)
+        await stage.synced()
+        stage.begin((0, 1))
+
+        stage.tell(99)
+
+        assert stage.partition.leading().followers[2].held == 1
+
+    on_stage(story)
+
+
+def test_who_is_not_in_sync_and_comes_closer_is_looked_at():
+    async def story(stage):
+        stage.begin((0, 0), node=3)
+        assert stage.joining == [stage.partition]
+
+        stage.begin((0, 0), node=2)
+        stage.tell(0)
+        assert stage.joining == [stage.partition], "2 is in sync"
+
+    on_stage(story)
+
+
+def test_what_a_follower_found_damaged_is_looked_into_from_where_it_reads():
+    async def story(stage):
+        append(stage.partition, 3)
+        stage.begin((0, 0), (1, 0))
+
+        stage.ask(corrupt=(0, 9))
+
+        assert stage.suspected == [(stage.partition, 0)]
+
+    on_stage(story)
+
+
+# Sessions.
+
+
+def test_a_session_that_is_not_known_must_be_begun_anew():
+    async def story(stage):
+        assert stage.ask((0, 0)).answer == FetchReplicasAnswer(is_known=False)
+        stage.begin((0, 0))
+        assert stage.ask((0, 0), session=2).answer == FetchReplicasAnswer(is_known=False)
+        assert stage.ask((0, 0), life=LIFE + 1).answer == FetchReplicasAnswer(is_known=False)
+        assert stage.ask((0, 0)).answer is None
+
+    on_stage(story)
+
+
+def test_a_new_session_ends_the_old_one_and_answers_what_it_parked():
+    async def story(stage):
+        stage.begin((0, 0), (1, 0))
+        parked = stage.ask()
+
+        stage.begin((0, 0), session=2)
+
+        assert parked.answer == FetchReplicasAnswer(is_known=False)
+        assert len(stage.partition._log_watchers) == len(stage.partition._watchers) == 1
+        assert stage.replicas.partitions[1]._log_watchers == {}
+
+    on_stage(story)
+
+
+def test_a_lost_connection_ends_the_session_and_leaves_no_watcher():
+    async def story(stage):
+        stage.begin((0, 0), (1, 0))
+        stage.ask()
+
+        for call in stage.member.gone:
+            call(2)
+            call(2)
+        await asyncio.sleep(1)
+
+        assert stage.feeding._sessions == {}
+        assert all(not p._watchers and not p._log_watchers for p in stage.replicas.all())
+
+    on_stage(story)
+
+
+def test_what_is_forgotten_is_fed_no_more():
+    async def story(stage):
+        stage.begin((0, 0), (1, 0))
+        place = stage.ask(forgotten=(0,))
+
+        append(stage.partition)
+        await asyncio.sleep(0.1)
+
+        assert place.answer is None
+        assert stage.partition._log_watchers == {}
+
+    on_stage(story)
+
+
+# Reading from disk.
+
+
+async def with_cold_records(stage):
+    """Three batches, of which memory holds the last."""
+    for _ in range(3):
+        append(stage.partition)
+    await stage.synced()
+    stage.partition.log.tail.drop_before(2)
+    assert stage.partition.log.tail.start == 2
+
+
+def test_what_memory_does_not_hold_is_read_while_everything_else_goes_on():
+    async def story(stage):
+        await with_cold_records(stage)
+
+        place = stage.begin((0, 0), (1, 0))
+        assert [part.size for part in place.answer.parts] == [0, 0], "it is not waited for"
+        place = stage.ask()
+        await asyncio.sleep(0.1)
+
+        assert offsets_in(place.data) == [(EPOCH, 0), (EPOCH, 1), (EPOCH, 2)]
+
+    on_stage(story)
+
+
+def test_a_follower_that_reads_elsewhere_meanwhile_is_not_kept_waiting():
+    async def story(stage):
+        await with_cold_records(stage)
+        stage.begin((0, 0))
+        place = stage.ask((0, 1))
+        await asyncio.sleep(WAIT_MS / 1000 / 2)
+
+        assert offsets_in(place.data)[0] == (EPOCH, 1)
+
+    on_stage(story)
+
+
+def test_a_read_for_a_session_that_has_ended_goes_nowhere():
+    async def story(stage):
+        await with_cold_records(stage)
+        stage.begin((0, 0))
+        place = stage.begin((0, 3), session=2)
+        assert place.part.size == 0
+        place = stage.ask(session=2)
+        await asyncio.sleep(0.1)
+
+        assert place.answer is None
+
+    on_stage(story)
+
+
+def test_what_cannot_be_read_is_told_and_asked_for_again():
+    async def story(stage):
+        await with_cold_records(stage)
+        stage.partition.log.segments[0].file = None
+        stage.replicas.disk.remove(stage.partition.log.segments[0].path())
+        stage.begin((0, 0))
+        place = stage.ask()
+        await asyncio.sleep(0.1)
+
+        assert place.part.error != 0
+        assert stage.feeding._sessions[2].interests == {}
+
+    on_stage(story)
+
+
+# Who is level.
+
+
+def test_who_waits_at_the_end_stays_level_though_it_says_nothing():
+    async def story(stage):
+        stage.begin((0, 0))
+        for _ in range(10):
+            stage.ask()
+            await asyncio.sleep(WAIT_MS / 1000)
+        stage.feeding.note_level()
+
+        assert stage.partition.leading().followers[2].level_at >= 4.5
+
+    on_stage(story)
+
+
+def test_who_asks_but_does_not_reach_the_end_does_not_stay_level():
+    async def story(stage):
+        append(stage.partition, 3)
+        stage.begin((0, 0))
+        for _ in range(10):
+            stage.ask()
+            await asyncio.sleep(WAIT_MS / 1000)
+        stage.feeding.note_level()
+
+        assert stage.partition.leading().followers[2].level_at == 0
+
+    on_stage(story)
