@@ -5,6 +5,7 @@ WORKERS ?= 2
 DATA ?= ./data
 NODES ?= 3
 KAFKA ?= 127.0.0.1:9092
+MINUTES ?= 60
 ARGS ?=
 
 VENV := .venv
@@ -23,14 +24,14 @@ TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup run check test test-clients lint format bench fuzz lock clean
+.PHONY: help setup run check test test-clients soak lint format bench fuzz lock clean
 
 help: ## Show this list
 	@echo "Tidelog: make <target>"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "Variables: DATA, NODES, KAFKA (run), ARGS (bench, fuzz), UPGRADE=1 (lock), WORKERS, PYTHON"
+	@echo "Variables: DATA, NODES, KAFKA (run), MINUTES (soak), ARGS (bench, fuzz, soak), UPGRADE=1 (lock), WORKERS, PYTHON"
 
 setup: $(DEV) ## Make .venv with everything pinned for development
 	@echo "setup: $(VENV) is ready"
@@ -53,6 +54,9 @@ test: lint ## Everything in `check`, and all the tests
 
 test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them
 	@$(BIN)/python -m tests.suites $(ARGS)
+
+soak: $(DEV) ## Break three nodes for an hour under load, and check all that clients were told
+	@$(BIN)/python -m tests.cluster.soak --minutes $(MINUTES) $(ARGS)
 
 lint: $(DEV) ## Lint, types and import rules
 	@$(BIN)/python -m ruff check --quiet

@@ -63,6 +63,11 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start the node and wait until clients can connect; later starts keep the port."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start the process; `wait_ready` then, for the node may need others to be launched."""
         assert not self.is_running, "the node runs already"
         settings = [f"--set={key}={value}" for key, value in self._settings.items()]
         with self.log.open("ab") as log:
@@ -73,6 +78,9 @@ class NodeProcess:
                 ],
                 stdout=subprocess.PIPE, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        """Wait until clients can connect."""
         ready = self._read_ready_line()
         fields = dict(field.split("=", 1) for field in ready.split()[1:])
         self._port = int(fields["kafka"].rpartition(":")[2])
