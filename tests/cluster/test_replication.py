@@ -90,7 +90,7 @@ def until_copies_are_equal(nodes: Nodes, topic: str, end: int) -> None:
     assert len({nodes.log_bytes(node, topic) for node in replicas}) == 1
 
 
-# The story of seed 002: 101 leads, 102 and 103 follow; the epochs that it calls 1 and 2 are 0 and 1.
+# The story of seed 002: 101 leads, 102 and 103 follow. Its epochs 1 and 2 are 0 and 1 here.
 
 
 def make_others_control(nodes: Nodes) -> None:
