@@ -66,7 +66,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
-from tidelog.partition.follower import BeginAnew, Cut
+from tidelog.partition.follower import BeginAnew, Cut, Follower
 from tidelog.raft.machine import Raft
 from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
@@ -394,12 +394,14 @@ class Broker:
         if partition.leader is not None and len(partition.leader.replicas) > 1:
             self.in_sync.look_at(partition)
 
-    async def _change_log(self, partition: Partition, change: Cut | BeginAnew) -> None:
+    async def _change_log(
+        self, partition: Partition, follower: Follower, change: Cut | BeginAnew
+    ) -> None:
         """Do to a follower's log what its leader's history asks for.
 
         Not if the partition has another leader by then, who may ask for something else.
         """
-        follower, directory, name = partition.follower, self._directory, partition.name
+        directory, name = self._directory, partition.name
         if partition.log.damaged_at is not None:
             await self._leave_sets(partition)
 
@@ -441,7 +443,7 @@ class Broker:
         log = partition.log
         try:
             work = partial(find_damage, self.host.disk, log, offset)
-            damaged_at = await self.host.offload.run(work)
+            damaged_at, has_gap = await self.host.offload.run(work)
         except FileNotFoundError:
             return  # deleted or compacted meanwhile
         finally:
@@ -449,7 +451,7 @@ class Broker:
         if partition.log is not log or log.damaged_at is not None:
             return
         if damaged_at is None:
-            partition.is_sparse = True  # it is whole, so what the follower missed is not there
+            partition.is_sparse |= has_gap  # what the follower missed is not there
             return
         log.note_damage(damaged_at)
         _log.error("%s", log.refusal)

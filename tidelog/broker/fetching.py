@@ -106,7 +106,7 @@ class Fetcher:
             return
         if partition.log.damaged_at is not None:  # the leader has what was there
             follower.doubt()
-            self._change(partition, cluster_id, Cut(partition.log.damaged_at))
+            self._change(partition, follower, cluster_id, Cut(partition.log.damaged_at))
             return
         self._to_list[cluster_id] = None
         self._wanted.set()
@@ -208,10 +208,10 @@ class Fetcher:
             found = follower.differs(
                 part.epoch, part.end, mine=log.epochs, start=log.start, log_end=log.end
             )
-            self._change(partition, cluster_id, found)
+            self._change(partition, follower, cluster_id, found)
             return
         if part.error == OffsetOutOfRange.code:
-            self._change(partition, cluster_id, follower.is_behind(part.start))
+            self._change(partition, follower, cluster_id, follower.is_behind(part.start))
             return
         if part.error:  # one of the two does not know yet what the other does
             follower.tell_again()
@@ -240,7 +240,9 @@ class Fetcher:
         wait = seconds * (0.5 + self._host.random.random())
         asyncio.get_running_loop().call_later(wait, self.list_again, cluster_id, partition)
 
-    def _change(self, partition: Partition, cluster_id: int, change: Cut | BeginAnew) -> None:
+    def _change(
+        self, partition: Partition, follower: Follower, cluster_id: int, change: Cut | BeginAnew
+    ) -> None:
         self._listed.pop(cluster_id, None)
         self._to_list.pop(cluster_id, None)
         self._changing[cluster_id] = None
@@ -252,7 +254,7 @@ class Fetcher:
             else:  # a full disk has kept it from being done
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
 
-        self._fetching.change_log(partition, change, then)
+        self._fetching.change_log(partition, follower, change, then)
 
     # Telling.
 
@@ -293,7 +295,7 @@ class Fetching:
         *,
         broker_epoch: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
-        change_log: Callable[[Partition, Cut | BeginAnew], Coroutine[Any, Any, None]],
+        change_log: Callable[[Partition, Follower, Cut | BeginAnew], Coroutine[Any, Any, None]],
         advance_start: Callable[[Partition, Offset], Coroutine[Any, Any, None]],
     ) -> None:
         """`change_log` cuts a log or begins it anew; `advance_start` deletes its oldest part."""
@@ -337,11 +339,17 @@ class Fetching:
     # For fetchers.
 
     def change_log(
-        self, partition: Partition, change: Cut | BeginAnew, then: Callable[[], None]
+        self,
+        partition: Partition,
+        follower: Follower,
+        change: Cut | BeginAnew,
+        then: Callable[[], None],
     ) -> None:
+        """Change a log for the sake of the leader that `follower` follows, then call `then`."""
+
         async def work() -> None:
             try:
-                await self._change_log(partition, change)
+                await self._change_log(partition, follower, change)
             finally:
                 then()
 

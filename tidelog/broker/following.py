@@ -40,6 +40,8 @@ class Following:
         self._tell_moved = tell_moved
         self._records: list[MetadataRecord] = []
         self._whole = True
+        self._is_idle = False
+        self._undone: Difference | None = None
         self._wake = asyncio.Event()
         self._done: Offset = 0
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
@@ -50,29 +52,61 @@ class Following:
         if not records:  # a snapshot
             self._whole = True
         self._records.extend(records)
-        self._wake.set()
+        if not (self._is_idle and self._act_now()):
+            self._is_idle = False
+            self._wake.set()
+
+    def _act_now(self) -> bool:
+        """Act on the newest records if that takes no time: who leads what, and who is in sync.
+
+        So clients that learn from this node who leads find it acting accordingly.
+        """
+        assert self._undone is None, "it was idle"
+        if self._whole or self._put_off:
+            return False
+        difference = self._take()
+        is_quick = not (difference.closed or difference.opened or difference.topics_deleted)
+        if is_quick and not (difference.node_configured or difference.topics_configured):
+            waiting = [r for r in difference.led if not self._replicas.become_now(r)]
+            for replica in difference.changed:
+                self._replicas.become_now(replica)
+            self._tell_moved([r for r in difference.led if r not in waiting])
+            if not waiting:
+                self._reached(self._metadata.applied, None)
+                return True
+            difference = Difference(led=waiting)
+        self._undone = difference
+        return False
+
+    def _take(self) -> Difference:
+        image, records = self._metadata.image, self._records
+        whole, self._whole = self._whole, False
+        self._records = []
+        return self._differences.whole(image) if whole else self._differences.after(image, records)
 
     async def run(self) -> None:
         with suppress(OSError):  # the disk has failed: the node is stopping
             while True:
+                self._is_idle = not self._wake.is_set()
                 await self._wake.wait()
+                self._is_idle = False
                 await self.catch_up()
 
     async def catch_up(self) -> None:
         """Act on everything that the image has by now."""
         self._wake.clear()
-        image, applied = self._metadata.image, self._metadata.applied
-        records, self._records = self._records, []
-        whole, self._whole = self._whole, False
-        difference = (
-            self._differences.whole(image) if whole else self._differences.after(image, records)
-        )
         failure: StorageError | None = None
-        try:
-            await self._act(difference)
-        except StorageError as error:
-            _log.error("the metadata cannot be followed: %s", error)
-            failure = error
+        undone, self._undone = self._undone, None
+        applied = self._metadata.applied
+        for difference in (undone, self._take()):
+            try:
+                await self._act(difference or Difference())
+            except StorageError as error:
+                _log.error("the metadata cannot be followed: %s", error)
+                failure = error
+        self._reached(applied, failure)
+
+    def _reached(self, applied: Offset, failure: StorageError | None) -> None:
         self._done = applied
         reached = [future for offset, future in self._waits if offset <= applied]
         self._waits = [wait for wait in self._waits if wait[0] > applied]
@@ -109,6 +143,7 @@ class Following:
     def retry(self) -> None:
         """Try again what could not be done before."""
         if self._put_off:
+            self._is_idle = False
             self._wake.set()
 
     async def done(self, offset: Offset) -> None:

@@ -142,6 +142,7 @@ class Replicas:
             path=self._directory.path(name), state=state, host=self._host, rounds=self._rounds,
             budget=self._budget,
             high_watermark=max(self._directory.watermarks.get(name, 0), state.start),
+            is_copy=len(replica.partition.replicas) > 1,
         )  # fmt: skip
         numbers = self._topics.setdefault(name.topic, [])
         self._topics_by_id[replica.topic_id] = numbers
@@ -153,24 +154,32 @@ class Replicas:
 
     async def become(self, replica: Replica) -> None:
         """Lead or follow from now on, as the metadata says."""
+        while not self.become_now(replica):
+            partition = self.get(replica.topic_id, replica.name.partition)
+            assert partition is not None, "it waits for its log"
+            await partition.mending.quiet()
+
+    def become_now(self, replica: Replica) -> bool:
+        """As `become`; False if it must wait, since an earlier leader wanted its log to be cut."""
         partition = self.get(replica.topic_id, replica.name.partition)
         if partition is None:
-            return  # it could not be opened
+            return True  # it could not be opened
         known = replica.partition
         leader, follower = partition.leader, partition.follower
         if leader is not None and replica.role is Role.LEAD and leader.epoch == known.epoch:
             partition.decided(known.in_sync, known.partition_epoch, known.replicas)
-            return
+            return True
         is_followed = follower is not None and (
             (follower.epoch, follower.leader) == (known.epoch, known.leader)
         )
         if is_followed and replica.role is Role.FOLLOW:
-            return
+            return True
         if leader is not None:
             elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader
             partition.resign(NotLeader(leader=elsewhere))
         partition.wait_for_leader()
-        await partition.mending.quiet()  # an earlier leader may have wanted its log to be cut
+        if partition.mending.is_busy:
+            return False
         if replica.role is Role.LEAD:
             partition.lead(
                 known.epoch, known.in_sync, replicas=known.replicas,
@@ -178,9 +187,8 @@ class Replicas:
             )  # fmt: skip
         elif replica.role is Role.FOLLOW:
             partition.follow(known.epoch, known.leader)
-        else:
-            partition.wait_for_leader()
         self._on_role(known.cluster_id, partition)
+        return True
 
     # Closing.
 

@@ -84,6 +84,11 @@ class ProducerStates:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def last_offset(self, producer_id: ProducerId) -> Offset:
+        """Of the last record that a producer wrote; NO_OFFSET if it is not known to have."""
+        state = self._states.get(producer_id)
+        return state.batches[-1].last_offset if state is not None and state.batches else NO_OFFSET
+
     def items(self) -> ItemsView[int, ProducerState]:
         """Every producer's id and state; only to be looked at."""
         return self._states.items()

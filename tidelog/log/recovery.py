@@ -153,7 +153,7 @@ def _scan_active(
         if header.next_offset <= durable_mark:
             rewrite_from = active.size + header.size
         active.note(header, header.base_offset, interval_bytes)
-        state.epochs.assign(header.leader_epoch, header.base_offset)
+        state.epochs.assign(header.leader_epoch, state.end)  # before a gap, as `Log.append` does
         state.end = header.next_offset
     if state.end < durable_mark:
         _refuse(disk, state, durable_mark)
@@ -229,20 +229,24 @@ def walk(
         position += size
 
 
-def find_damage(disk: Disk, log: Log, offset: Offset) -> Offset | None:
-    """The first batch of the segment that holds `offset` that does not check out, if any."""
+def find_damage(disk: Disk, log: Log, offset: Offset) -> tuple[Offset | None, bool]:
+    """Look at the segment that holds `offset`.
+
+    Its first batch that does not check out, if any, and whether offsets are missing before that.
+    """
     segments = [s for s in log.segments if s.base <= offset]
     if not segments:
-        return None
+        return None, False
     segment = segments[-1]
     is_active = segment is log.active
     written_end = log.written_end
     file = segment.open(disk)
-    size, position, end = file.size(), 0, segment.base
+    size, position, end, has_gap = file.size(), 0, segment.base, False
     for header, at in walk(file, 0, size, base=segment.base, check=True, has_gaps=True):
+        has_gap |= header.base_offset > end
         position, end = at + header.size, header.next_offset
     is_whole = end >= written_end if is_active else position == size
-    return None if is_whole else end
+    return (None if is_whole else end), has_gap
 
 
 def _is_followed(file: File, position: int, header: BatchHeader) -> bool:

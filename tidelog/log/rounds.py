@@ -87,9 +87,11 @@ class Rounds:
 
     def sync(self, member: Member) -> None:
         """What the member's log has written must become durable, though nothing is written now."""
+        if self._failed:
+            return
         self._to_sync[member] = None
         self._idle.clear()
-        if not self._syncing and not self._failed:
+        if not self._syncing:
             self._start_syncing()
 
     def forget(self, member: Member) -> None:

@@ -24,12 +24,14 @@ from tidelog.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
+    OutOfOrderSequence,
     RequestTimedOut,
     StorageError,
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
 from tidelog.log.log import Log, LogState
+from tidelog.log.producers import RememberedBatch
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
@@ -49,6 +51,7 @@ from tidelog.partition.mending import Mending
 from tidelog.records import (
     CONTROL,
     TRANSACTIONAL,
+    BatchHeader,
     check_batch,
     crc_matches,
     iterate_batches,
@@ -59,6 +62,7 @@ from tidelog.records import (
 _log = logging.getLogger(__name__)
 
 _FULL = "the disk is full; free some space"
+_NEW_LEADER_SECONDS = 5.0
 _COPY_BELOW_BYTES = 4096
 """Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
@@ -74,8 +78,8 @@ class Partition:
     __slots__ = (
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_rounds",
         "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower", "has_lease",
-        "is_sparse", "leader", "leads_damaged", "log", "me", "mending", "name", "on_progress",
-        "on_reopened", "on_spent", "path", "topic_id",
+        "is_copy", "is_sparse", "leader", "leads_damaged", "log", "me", "mending", "name",
+        "on_progress", "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -91,8 +95,12 @@ class Partition:
         rounds: Rounds,
         budget: TailBudget,
         high_watermark: Offset | None = None,
+        is_copy: bool = False,
     ) -> None:
-        """`high_watermark` is the last that was noted, if any was."""
+        """`high_watermark` is the last that was noted, if any was.
+
+        `is_copy`: there are other replicas, and what one of them had compacted may be missing.
+        """
         self.name = name
         self._is_internal = name.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
@@ -113,6 +121,7 @@ class Partition:
         self._spent_epoch: Epoch = NO_EPOCH
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
+        self.is_copy = is_copy
         self.is_sparse = False
         """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False
@@ -294,7 +303,7 @@ class Partition:
         else:
             append_time = self._host.clock.wall_ms()
         if header.producer_id >= 0:
-            repeated = log.producers.check(header)
+            repeated = self._check_sequence(leader, header)
             if repeated is not None:
                 done = self._wait(leader, acks, repeated.last_offset + 1, waiter)
                 return repeated.base_offset, append_time, done
@@ -311,6 +320,20 @@ class Partition:
         if self._log_watchers:
             self._tell_log_watchers()
         return base_offset, append_time, self._wait(leader, acks, log.end, waiter)
+
+    def _check_sequence(self, leader: Leader, header: BatchHeader) -> RememberedBatch | None:
+        try:
+            return self.log.producers.check(header)
+        except OutOfOrderSequence:
+            # A client that heard of this leader before the leader did was refused a moment ago,
+            # and the batches that it had sent behind come first now. It must begin with the first
+            # again; were it told that the order is lost, it would begin another epoch and write
+            # twice what the old leader had committed and not answered.
+            known = self.log.producers.last_offset(header.producer_id)
+            is_new = self._host.clock.monotonic() - leader.began_at < _NEW_LEADER_SECONDS
+            if is_new and known < leader.epoch_start and len(leader.replicas) > 1:
+                raise NotLeader(leader=self.me) from None
+            raise
 
     @staticmethod
     def _wait(leader: Leader, acks: int, end: Offset, waiter: Waiter) -> bool:
@@ -470,7 +493,7 @@ class Partition:
 
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""
-        if self.mending.is_reopening or not self.disk_full:
+        if self.mending.is_busy or not self.disk_full:
             return
         if free_bytes > 2 * self.config.max_message_bytes + 16 * 1024 * 1024:
             self.disk_full = False

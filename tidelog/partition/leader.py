@@ -94,9 +94,9 @@ class Leader:
     """
 
     __slots__ = (
-        "_committed", "_pending", "_unsure", "_written", "epoch", "epoch_start", "followers",
-        "held_here", "high_watermark", "in_flight", "in_sync", "maximal", "me", "min_in_sync",
-        "partition_epoch", "replicas", "written_end",
+        "_committed", "_pending", "_unsure", "_written", "began_at", "epoch", "epoch_start",
+        "followers", "held_here", "high_watermark", "in_flight", "in_sync", "maximal", "me",
+        "min_in_sync", "partition_epoch", "replicas", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +116,7 @@ class Leader:
         self.me = me
         self.epoch = epoch
         self.epoch_start = log_end
+        self.began_at = now
         self.in_sync = self.maximal = frozenset(in_sync)
         self.partition_epoch = partition_epoch
         self.min_in_sync = min_in_sync

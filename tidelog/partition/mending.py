@@ -44,8 +44,9 @@ class Mending:
         self._reopening: asyncio.Task[None] | None = None
 
     @property
-    def is_reopening(self) -> bool:
-        return self._reopening is not None
+    def is_busy(self) -> bool:
+        """Whether the log is about to be another one."""
+        return self._reopening is not None or self.changing.locked()
 
     @property
     def is_changing(self) -> bool:
@@ -54,7 +55,7 @@ class Mending:
 
     async def quiet(self) -> None:
         """Wait until the log is what its files hold."""
-        while self._reopening is not None or self.changing.locked():
+        while self.is_busy:
             if self._reopening is not None:
                 with suppress(Exception):  # the node hears of it elsewhere
                     await asyncio.shield(self._reopening)
@@ -148,7 +149,7 @@ class Mending:
         return open_log(
             self._host.disk, self._partition.path, clean=False, start=start,
             durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
-            has_gaps=config.compacts,
+            has_gaps=config.compacts or self._partition.is_copy,
         )  # fmt: skip
 
     def _log(self, state: LogState) -> Log:
