@@ -1,4 +1,5 @@
-"""How long a cluster of three is without a controller, and what 10,000 partitions cost it.
+"""How long a cluster of three is without a controller, how long a client cannot write when a leader
+goes, and what 10,000 partitions cost.
 
 Rule 1: the clock starts when the controller is killed (SIGKILL) or paused (SIGSTOP), and stops when
         a survivor has decided something new: a topic made through it. Before that, when a survivor
@@ -8,17 +9,19 @@ Rule 2: a kill is compared with the same decision on the calm cluster, right bef
 Rule 3: every round begins with three nodes that run and are not fenced.
 Rule 4: partitions are made in topics of 1,000, three replicas of each: every node has all of them
         on its disk.
+
+Writes are a client's: see `writes.py`.
 """
 
-import json
-import urllib.request
 from time import perf_counter, sleep
 from typing import Final
 
+from benchmarks import writes
 from benchmarks.bench import ASK_SECONDS_MAX, Bench, Steps, run_fast
+from benchmarks.cluster import Cluster, cluster_of_three
 from benchmarks.process import memory_bytes
 from benchmarks.report import Measured, Report, Result, result
-from tests.support.cluster import ClusterProcess, wait_until
+from tests.support.cluster import wait_until
 from tidelog.client.kafka import KafkaClient
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
@@ -35,27 +38,28 @@ LIMIT_SECONDS: Final = 30.0
 def run(bench: Bench) -> Report:
     measured = Measured()
     partitions = PARTITIONS_QUICK if bench.quick else PARTITIONS
-    data = bench.fresh("cluster")
     rounds = bench.rounds
-    with Steps(NAME, 2 * rounds + 2) as steps:
-        try:
-            with ClusterProcess(data) as cluster:
-                wait_until(cluster.is_whole, "the cluster did not form")
-                for number in range(rounds):
-                    for how in ("kill", "pause"):
-                        steps.begin(f"{how} the controller")
-                        _fail_over(cluster, how, f"{how}-{number}", measured)
-                steps.begin(f"making {partitions:,} partitions")
-                _fill(cluster, partitions, measured)
-                steps.begin(f"starting again with {partitions:,} partitions")
-                assert cluster.interrupt() == 0
-                began = perf_counter()
-                cluster.up()
-                measured.add("start", perf_counter() - began)
-                assert cluster.interrupt() == 0
-        finally:
-            bench.remove(data)
-    return Report(title="three nodes", results=_results(measured, partitions))
+    with (
+        cluster_of_three(bench) as cluster,
+        Steps(NAME, 2 * rounds + writes.steps(bench) + 2) as steps,
+    ):
+        for number in range(rounds):
+            for how in ("kill", "pause"):
+                steps.begin(f"{how} the controller")
+                _fail_over(cluster, how, f"{how}-{number}", measured)
+        writes.measure(bench, cluster, measured, steps)
+        steps.begin(f"making {partitions:,} partitions")
+        _fill(cluster, partitions, measured)
+        steps.begin(f"starting again with {partitions:,} partitions")
+        assert cluster.interrupt() == 0
+        began = perf_counter()
+        cluster.up()
+        measured.add("start", perf_counter() - began)
+    return Report(
+        title="three nodes",
+        results=[*_results(measured, partitions), *writes.results(NAME, measured)],
+        notes=writes.NOTES,
+    )
 
 
 def _results(measured: Measured, partitions: int) -> list[Result]:
@@ -79,30 +83,24 @@ def _results(measured: Measured, partitions: int) -> list[Result]:
     return rows
 
 
-def _fail_over(cluster: ClusterProcess, how: str, name: str, measured: Measured) -> None:
-    old: int = cluster.cluster("status")["controller"]
-    at = {number: index for index, number in enumerate(range(1, cluster.nodes + 1))}
-    survivor = next(number for number in at if number != old)
-    kafka, http = cluster.bootstraps[at[survivor]], cluster.ready["http"].split(",")[at[survivor]]
+def _fail_over(cluster: Cluster, how: str, name: str, measured: Measured) -> None:
+    old = cluster.controller()
+    assert old is not None, "the cluster is whole"
+    survivor = next(node for node in cluster.node_ids if node != old)
+    kafka = cluster.bootstraps[survivor - 1]
     began = perf_counter()
     _make(kafka, f"calm-{name}")
     measured.add("calm", perf_counter() - began)
     began = perf_counter()
-    cluster.cluster(how, old)
-    while _controller(http) in (None, old):
+    cluster.act(how, old)
+    while cluster.controller(survivor) in (None, old):
         assert perf_counter() < began + LIMIT_SECONDS, "nobody took over"
         sleep(POLL_SECONDS)
     measured.add(("named", how), perf_counter() - began)
     _make(kafka, name)
     measured.add(("made", how), perf_counter() - began)
-    cluster.cluster("start" if how == "kill" else "resume", old)
+    cluster.act("start" if how == "kill" else "resume", old)
     wait_until(cluster.is_whole, "the old controller did not come back")
-
-
-def _controller(http: str) -> int | None:
-    with urllib.request.urlopen(f"http://{http}/v1/cluster?topics=", timeout=5) as answer:
-        found: int | None = json.load(answer)["controller"]
-        return found
 
 
 def _make(kafka: str, name: str, partitions: int = 1) -> None:
@@ -120,7 +118,7 @@ def _make(kafka: str, name: str, partitions: int = 1) -> None:
             sleep(POLL_SECONDS)
 
 
-def _fill(cluster: ClusterProcess, partitions: int, measured: Measured) -> None:
+def _fill(cluster: Cluster, partitions: int, measured: Measured) -> None:
     began = perf_counter()
     for number in range(partitions // PER_TOPIC):
         _make(cluster.bootstraps[number % cluster.nodes], f"many-{number}", PER_TOPIC)

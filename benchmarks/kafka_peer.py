@@ -1,4 +1,5 @@
-"""Apache Kafka as a peer: one node, broker and controller in one process, with its own defaults.
+"""Apache Kafka as a peer: one node or three, each broker and controller in one process, with
+Kafka's own defaults.
 
 Rule 1: nothing is tuned, up or down. The JVM gets the options that Kafka's own start script gives
         it; settings that differ from a default say why.
@@ -15,6 +16,7 @@ import struct
 import subprocess
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -38,25 +40,33 @@ JVM_OPTIONS: Final = (
     "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
 )  # fmt: skip
 
-# Nothing that Kafka does faster or slower for it while records flow: a single node needs the first
-# five, two make it start and clean up at once.
+# Nothing that Kafka does faster or slower for it while records flow: a node needs all but the last
+# two, which make it start and clean up at once.
 PROPERTIES: Final = """\
 process.roles=broker,controller
-node.id=1
+node.id={node}
 listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=CLIENTS://127.0.0.1:{port}
 listener.security.protocol.map=CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=CLIENTS
 controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 log.dirs={logs}
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=100
+"""
+
+# A node that is alone cannot have three replicas of anything, as the defaults are.
+ALONE: Final = """\
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-log.segment.delete.delay.ms=100
+"""
+
+TOGETHER: Final = """\
+controller.quorum.voters={voters}
 """
 
 # api_versions 0 := size: int32, api_key: int16 = 18, version: int16, correlation_id: int32,
@@ -114,22 +124,41 @@ def _download(jars: Path) -> None:
     shutil.copy(POM, jars / POM.name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A node's number, its ports, and the quorum that it is part of, if it is not alone."""
+
+    node: int
+    port: int
+    controller_port: int
+    cluster_id: str
+    voters: str = ""
+
+
 class KafkaProcess:
     """One Kafka node on a free port. It has the face of `tests.support.node.NodeProcess`."""
 
-    def __init__(self, kafka: Kafka, data: Path) -> None:
+    def __init__(self, kafka: Kafka, data: Path, place: Place | None = None) -> None:
         """Make and format `data`. This is not part of a start: Kafka wants it done beforehand."""
         self._kafka = kafka
         self._process: subprocess.Popen[bytes] | None = None
         self.data = data
         self.log = data.parent / (data.name + ".log")
         """What Kafka printed."""
-        self.port, controller_port = _free_ports(2)
+        if place is None:
+            port, controller_port = _free_ports(2)
+            place = Place(
+                node=1, port=port, controller_port=controller_port, cluster_id=_new_cluster_id()
+            )
+        self._place = place
+        self.port = place.port
         data.mkdir()
         self._properties = data / "server.properties"
+        template = PROPERTIES + (TOGETHER if place.voters else ALONE)
         self._properties.write_text(
-            PROPERTIES.format(
-                port=self.port, controller_port=controller_port, logs=data / "logs"
+            template.format(
+                node=place.node, port=place.port, controller_port=place.controller_port,
+                voters=place.voters, logs=data / "logs",
             ),
             encoding="utf-8",
         )  # fmt: skip
@@ -163,14 +192,21 @@ class KafkaProcess:
 
     def start(self) -> None:
         """Start Kafka and wait until it answers a client's first request."""
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Make the process; one of several does not answer before most of them run."""
         with self.log.open("ab") as log:
-            process = self._process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 self._kafka.command("kafka.Kafka", str(self._properties)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.data,
             )  # fmt: skip
+
+    def wait_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._answers():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if not self.is_running or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"Kafka did not start:\n{self._last_words()}")
             time.sleep(POLL_SECONDS)
@@ -191,12 +227,10 @@ class KafkaProcess:
         self._process.wait()
 
     def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if cluster_id.startswith("-"):
-            cluster_id = "a" + cluster_id[1:]  # else it reads as an option
+        alone = [] if self._place.voters else ["--standalone"]
         command = self._kafka.command(
-            "kafka.tools.StorageTool", "format", "--standalone",
-            "--cluster-id", cluster_id, "--config", str(self._properties),
+            "kafka.tools.StorageTool", "format", *alone,
+            "--cluster-id", self._place.cluster_id, "--config", str(self._properties),
         )  # fmt: skip
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False
@@ -216,6 +250,63 @@ class KafkaProcess:
 
     def _last_words(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+class KafkaCluster:
+    """Several Kafka nodes, all of them voters. It has the face of `benchmarks.cluster.Cluster`."""
+
+    def __init__(self, kafka: Kafka, data: Path, nodes: int) -> None:
+        data.mkdir()
+        ports = _free_ports(2 * nodes)
+        cluster_id = _new_cluster_id()
+        numbered = [(number + 1, *ports[2 * number : 2 * number + 2]) for number in range(nodes)]
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, _, port in numbered)
+        self._nodes = [
+            KafkaProcess(
+                kafka, data / f"node-{number}",
+                Place(
+                    node=number, port=port, controller_port=controller_port,
+                    cluster_id=cluster_id, voters=voters,
+                ),
+            )
+            for number, port, controller_port in numbered
+        ]  # fmt: skip
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self._nodes:
+                node.spawn()
+            for node in self._nodes:
+                node.wait_ready()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self._nodes)
+
+    def pids(self) -> list[int]:
+        return [node.pid for node in self._nodes]
+
+    def _kill(self) -> None:
+        for node in self._nodes:
+            if node.is_running:
+                node.kill()
+
+
+def _new_cluster_id() -> str:
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return "a" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id  # not an option
 
 
 def _free_ports(count: int) -> list[int]:

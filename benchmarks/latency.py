@@ -23,6 +23,7 @@ from benchmarks.report import Measured, Report, Result, result
 from tests.support.node import NodeProcess
 from tidelog.client.frames import ProduceFrame, fetch_frame, make_batch, read_fetched
 from tidelog.client.load import percentiles
+from tidelog.model import Offset
 from tidelog.wire.frames import FrameBuffer
 
 NAME: Final = "latency"
@@ -107,16 +108,20 @@ def _measure(node: NodeProcess, durability: str, rate: int, seconds: float) -> T
 
     configs = {"durability": durability}
     ask_node(node, lambda client: client.create_topic(topic, partitions=1, configs=configs))
-    timed = _OpenLoad(node.port, topic, rate, seconds).run()
+    timed = OpenLoad(node.port, topic, rate, seconds).run()
     ask_node(node, lambda client: client.delete_topic(topic))
     return timed
 
 
-class _OpenLoad:
+class OpenLoad:
     """One loop: sends what is due, notes what is acknowledged and what arrives."""
 
-    def __init__(self, port: int, topic: str, rate: int, seconds: float) -> None:
+    def __init__(
+        self, port: int, topic: str, rate: int, seconds: float, *, first: Offset = 0
+    ) -> None:
+        """`first` is where the log ends before."""
         self._topic = topic
+        self._first = first
         self._interval_seconds = 1 / rate
         self._uncounted = int(rate * WARM_UP_SECONDS)
         self._count = self._uncounted + int(rate * seconds)
@@ -125,8 +130,8 @@ class _OpenLoad:
         self._sent: list[float] = []
         self._acknowledged: list[float] = []
         self._consumed: list[float] = []
-        self._producer = _Stream(connect(port))
-        self._consumer = _Stream(connect(port))
+        self._producer = Stream(connect(port))
+        self._consumer = Stream(connect(port))
 
     def run(self) -> Timed:
         gc.disable()
@@ -192,12 +197,12 @@ class _OpenLoad:
         now = monotonic()
         for frame in frames:
             for _, after, _ in read_fetched(frame, self._topic):
-                self._consumed += [now] * (after - len(self._consumed))
+                self._consumed += [now] * (after - self._first - len(self._consumed))
             if len(self._consumed) < self._count:
                 self._fetch()
 
     def _fetch(self) -> None:
-        at = len(self._consumed)
+        at = self._first + len(self._consumed)
         self._consumer.send(
             fetch_frame(
                 at, self._topic, {0: at},
@@ -206,7 +211,7 @@ class _OpenLoad:
         )  # fmt: skip
 
 
-class _Stream:
+class Stream:
     """Frames over a socket that never blocks."""
 
     def __init__(self, connection: socket) -> None:

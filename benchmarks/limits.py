@@ -118,12 +118,13 @@ def write_then_sync(directory: Path, seconds: float) -> Moved:
         return _moved(lambda: os.write(file, BLOCK), seconds, finish=lambda: os.fdatasync(file))
 
 
-def sync_latency_ms(directory: Path, seconds: float) -> dict[str, float]:
-    """Percentiles of appending 4 KiB to a new file and `fdatasync`."""
+def sync_latency_ms(directory: Path, seconds: float, size: int = len(PAGE)) -> dict[str, float]:
+    """Percentiles of appending 4 KiB, or another size, to a new file and `fdatasync`."""
+    data = bytes(size)
     with _NewFile(directory) as file:
 
         def once() -> None:
-            os.write(file, PAGE)
+            os.write(file, data)
             os.fdatasync(file)
 
         return percentiles(_timed(once, seconds))

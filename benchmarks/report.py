@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from statistics import median
 from typing import Final
 
@@ -23,7 +24,9 @@ PIPED_WIDTH: Final = 160
 WIDE: Final = 130
 """Narrower terminals get the case, the median, the limit, the ratio and the target alone."""
 
-TIMES: Final = frozenset({"s", "ms", "us", "CPU s/GB", "CPU ms", "CPU us/record"})
+TIMES: Final = frozenset(
+    {"s", "ms", "us", "CPU s/GB", "CPU ms", "CPU us/record", "CPU s/s", "connections", "KB/s peers"}
+)
 """Units in which less is better: their ratio is how many times the limit it took."""
 
 
@@ -79,9 +82,10 @@ def result(
     limits: Sequence[float] = (),
     limit_name: str = "",
     target: str = "",
+    share: float = 0.5,
 ) -> Result:
-    """The median of `values` beside the median of `limits`."""
-    value = median(values)
+    """The median of `values`, or another share of them, beside the median of `limits`."""
+    value = median(values) if share == 0.5 else _at(share, values)
     limit = median(limits) if limits else None
     return Result(
         benchmark=benchmark,
@@ -96,6 +100,11 @@ def result(
         rounds=len(values),
         target=target,
     )
+
+
+def _at(share: float, values: Sequence[float]) -> float:
+    """The least value that at least this share of all does not pass."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def print_json(results: Iterable[Result]) -> None:

@@ -11,7 +11,8 @@ Rule 3: start-up is measured with nothing else running, after the load, so that 
 Rule 4: MB are millions of bytes of the log, CPU is the server's. Every acknowledged record is in
         the log, or the run fails.
 
-A ratio is Tidelog's figure over Kafka's; whether more or less is better stands beside it.
+A ratio is Tidelog's figure over Kafka's; whether more or less is better stands beside it. Three
+nodes of each, which replicate, are compared by `versus_cluster.py`.
 """
 
 import argparse
@@ -25,25 +26,21 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter, sleep, time_ns
 from typing import Final, Protocol, TypeVar
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from benchmarks.__main__ import _machine, _problem, _start_nodes_as_users_do
 from benchmarks.bench import GIGABYTE, Bench, Steps, run_fast
 from benchmarks.clients import Client, Rdkafka, Unavailable
+from benchmarks.compared import KAFKA, LESS, TIDELOG, Case, Compared, compare, print_compared
 from benchmarks.kafka_peer import Kafka, KafkaProcess
-from benchmarks.latency import _OpenLoad
+from benchmarks.latency import OpenLoad
 from benchmarks.limits import Moved
 from benchmarks.process import cpu_seconds, memory_bytes
 from benchmarks.pump import answer_bytes_of, produce_request, pump, send_all
-from benchmarks.report import PIPED_WIDTH, Measured, number
+from benchmarks.report import Measured
 from benchmarks.startup import IDLE_SECONDS
+from benchmarks.versus_cluster import NOTES, compare_clusters
 from tests.support.node import NodeProcess
 from tidelog.client.frames import ProduceFrame, make_batch
 from tidelog.client.kafka import LATEST, KafkaClient
@@ -51,10 +48,9 @@ from tidelog.client.load import Load, LoadGenerator
 from tidelog.errors import TidelogError
 
 NAME: Final = "versus"
+ONE: Final = "1"
+THREE: Final = "3"
 DISK_BYTES: Final = 12 * GIGABYTE
-
-TIDELOG: Final = "Tidelog"
-KAFKA: Final = "Kafka"
 
 RECORD_BYTES: Final = 100
 BATCHES: Final = {1_000_000: "1 MB batches", 16_384: "16 KB batches"}
@@ -67,9 +63,6 @@ DELETED_SECONDS: Final = 0.3
 """Until Kafka has deleted the files of a topic that is gone."""
 FIRST_RECORD_SECONDS_MAX: Final = 30.0
 RETRY_SECONDS: Final = 0.01
-
-MORE: Final = "more"
-LESS: Final = "less"
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Server")
@@ -129,15 +122,6 @@ PAIRS: Final = {
 EITHER: Final = "whatever the durability"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is measured, and which way is better."""
-
-    name: str
-    unit: str
-    better: str = MORE
-
-
 PRODUCE: Final = {size: Case(f"produce, {name}", "MB/s") for size, name in BATCHES.items()}
 PRODUCE_CPU: Final = {
     size: Case(f"produce, {name}: CPU", "CPU s/GB", LESS) for size, name in BATCHES.items()
@@ -172,27 +156,6 @@ BY_SERVER: Final = (
     *CONSUME.values(), *CONSUME_CPU.values(), CLIENT_CONSUME, READY, FIRST_RECORD, IDLE_MEMORY,
     LOADED_MEMORY,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One figure of both."""
-
-    pair: str
-    case: str
-    unit: str
-    tidelog: float
-    kafka: float
-    ratio: float
-    better: str
-    """Whether `more` or `less` is."""
-    tidelog_range: tuple[float, float]
-    kafka_range: tuple[float, float]
-    rounds: int
-
-    @property
-    def is_behind(self) -> bool:
-        return self.ratio < 1 if self.better == MORE else self.ratio > 1
 
 
 class Versus:
@@ -257,8 +220,14 @@ def main() -> int:
             if not arguments.json:
                 print(f"Apache Kafka {kafka.version}; {_machine(bench)}\n", flush=True)
             versus = Versus(bench=bench, kafka=kafka)
-            _load(versus)
-            _starts(versus)
+            compared: list[Compared] = []
+            if arguments.nodes != THREE:
+                _load(versus)
+                _starts(versus)
+                compared += _compare(versus.measured)
+            if arguments.nodes != ONE:
+                compared += compare_clusters(bench, kafka, versus.client)
+                versus.notes.extend(NOTES)
     except Unavailable as missing:
         print(f"{NAME}: skipped: {missing}", file=sys.stderr)
         if arguments.json:
@@ -267,11 +236,10 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"{NAME}: interrupted", file=sys.stderr)
         return 130
-    compared = _compare(versus.measured)
     if arguments.json:
         print(json.dumps([asdict(one) for one in compared], indent=1))
     else:
-        _print(compared, versus.notes, seconds=time.monotonic() - started)
+        print_compared(compared, versus.notes, seconds=time.monotonic() - started)
     return 0
 
 
@@ -281,6 +249,9 @@ def _parse() -> argparse.Namespace:
         description="Measure Tidelog beside Apache Kafka. The first run downloads Kafka.",
     )
     parser.add_argument("--quick", action="store_true", help="short and rough: does it still run?")
+    parser.add_argument(
+        "--nodes", choices=(ONE, THREE), help="one of each, or three of each (default: both)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document, no tables")
     parser.add_argument(
         "--dir", metavar="DIR", default=tempfile.gettempdir(),
@@ -400,7 +371,7 @@ def _latency(server: Server, setup: Setup, seconds: float, measured: Measured) -
     topic = _fresh_topic("latency")
     _ask(server, lambda client: _create(client, topic, setup))
     try:
-        timed = _OpenLoad(server.port, topic, LATENCY_RATE, seconds).run()
+        timed = OpenLoad(server.port, topic, LATENCY_RATE, seconds).run()
     except RuntimeError as error:
         return f"{setup.server}, {setup.safety}, {LATENCY_RATE:,} records/s: {error}"
     finally:
@@ -556,70 +527,15 @@ def _ask(server: Server, work: Callable[[KafkaClient], Awaitable[T]]) -> T:
 
 def _compare(measured: Measured) -> list[Compared]:
     rows = [
-        _compared(pair, case, measured.of((case, ours)), measured.of((case, theirs)))
+        compare(pair, case, measured.of((case, ours)), measured.of((case, theirs)))
         for pair, (ours, theirs) in PAIRS.items()
         for case in BY_SETUP
     ]
     rows += [
-        _compared(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA)))
+        compare(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA)))
         for case in BY_SERVER
     ]
     return [row for row in rows if row is not None]
-
-
-def _compared(
-    pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float]
-) -> Compared | None:
-    """None where there is nothing to compare: a client is missing, a server fell behind."""
-    if not ours or not theirs:
-        return None
-    return Compared(
-        pair=pair,
-        case=case.name,
-        unit=case.unit,
-        tidelog=median(ours),
-        kafka=median(theirs),
-        ratio=median(ours) / median(theirs),
-        better=case.better,
-        tidelog_range=(min(ours), max(ours)),
-        kafka_range=(min(theirs), max(theirs)),
-        rounds=min(len(ours), len(theirs)),
-    )
-
-
-def _print(compared: Sequence[Compared], notes: Sequence[str], *, seconds: float) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
-    for pair in dict.fromkeys(one.pair for one in compared):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=pair, title_justify="left")
-        table.add_column("case")
-        for name in (TIDELOG, KAFKA):
-            table.add_column(name, justify="right")
-        table.add_column("unit")
-        table.add_column("ratio", justify="right")
-        for name in ("better is", "we are", f"{TIDELOG}, range", f"{KAFKA}, range"):
-            table.add_column(name)
-        for one in compared:
-            if one.pair == pair:
-                table.add_row(*(Text(cell) for cell in _cells(one)))
-        console.print(table)
-    for note in dict.fromkeys(notes):
-        console.print(Text(f"  {note}"))
-    console.print(Text(f"  ratio: {TIDELOG} / {KAFKA}. {seconds:.0f} s in all"))
-
-
-def _cells(one: Compared) -> tuple[str, ...]:
-    ratio = number(one.ratio) if one.ratio >= 0.1 else f"{one.ratio:.2g}"
-    return (
-        one.case, number(one.tidelog), number(one.kafka), one.unit, ratio, one.better,
-        "behind" if one.is_behind else "", _range(*one.tidelog_range), _range(*one.kafka_range),
-    )  # fmt: skip
-
-
-def _range(least: float, greatest: float) -> str:
-    """Nothing where there was one round."""
-    return f"{number(least)} .. {number(greatest)}" if least < greatest else ""
 
 
 if __name__ == "__main__":
