@@ -416,6 +416,20 @@ def test_where_there_may_be_gaps_a_log_is_found_whole(mark):
     assert found.read_all() == rig.read_all()
 
 
+def test_an_epoch_begins_before_the_gap_that_its_first_batch_follows():
+    """Who claims to have records of an older epoch there is cut rather than believed."""
+    rig = Rig()
+    for offset, epoch in ((0, 1), (1, 1), (5, 2)):
+        batch = encode_batch_at(offset, epoch)
+        rig.log.append(batch, read_header(batch), offset, epoch)
+    rig.write()
+    rig.sync()
+    assert list(rig.log.epochs) == [(1, 0), (2, 2)]
+    rig.disk.remove(epochs_file(rig))
+
+    assert list(reopened_with_gaps(rig).log.epochs) == [(1, 0), (2, 2)]
+
+
 def test_where_there_can_be_no_gap_what_follows_one_is_cut():
     rig = with_gaps(0, 2, 5, 9)
 
@@ -450,7 +464,7 @@ def test_a_whole_log_has_no_damage_wherever_one_looks():
     rig = filled(count=9, per_segment=3)
 
     for offset in range(rig.log.end):
-        assert find_damage(rig.disk, rig.log, offset) is None
+        assert find_damage(rig.disk, rig.log, offset) == (None, False)
 
 
 @pytest.mark.parametrize(("batch", "found"), [(0, 0), (1, 2), (2, 4)])
@@ -460,29 +474,29 @@ def test_damage_is_found_in_a_sealed_segment(batch, found):
     rig.disk.flip_bit(rig.log.segments[0].path(), batch * size + 70, 0)
 
     for offset in range(6):
-        assert find_damage(rig.disk, rig.log, offset) == found
-    assert find_damage(rig.disk, rig.log, 6) is None, "another segment is not looked at"
+        assert find_damage(rig.disk, rig.log, offset) == (found, False)
+    assert find_damage(rig.disk, rig.log, 6)[0] is None, "another segment is not looked at"
 
 
 def test_damage_is_found_in_the_active_segment():
     rig = filled(count=5, per_segment=100)
     rig.disk.flip_bit(active_path(rig), 3 * len(make_batch(2)) + 70, 0)
 
-    assert find_damage(rig.disk, rig.log, 0) == 6
+    assert find_damage(rig.disk, rig.log, 0) == (6, False)
 
 
 def test_what_is_not_written_yet_is_not_missed():
     rig = filled(count=3, per_segment=100)
     rig.append(2)
 
-    assert find_damage(rig.disk, rig.log, 6) is None
+    assert find_damage(rig.disk, rig.log, 6) == (None, False)
 
 
 def test_what_was_written_and_is_gone_is_damage():
     rig = filled(count=3, per_segment=100)
     rig.disk.open(active_path(rig)).truncate(2 * len(make_batch(2)))
 
-    assert find_damage(rig.disk, rig.log, 5) == 4
+    assert find_damage(rig.disk, rig.log, 5) == (4, False)
 
 
 def test_a_torn_end_of_a_sealed_segment_is_damage():
@@ -490,20 +504,20 @@ def test_a_torn_end_of_a_sealed_segment_is_damage():
     path = rig.log.segments[0].path()
     rig.disk.open(path).truncate(3 * len(make_batch(2)) - 1)
 
-    assert find_damage(rig.disk, rig.log, 0) == 4
+    assert find_damage(rig.disk, rig.log, 0) == (4, False)
 
 
-def test_a_gap_is_no_damage():
+def test_a_gap_is_no_damage_and_is_told_of():
     rig = with_gaps(0, 2, 5, 9)
 
-    assert find_damage(rig.disk, rig.log, 3) is None
+    assert find_damage(rig.disk, rig.log, 3) == (None, True)
 
 
 def test_below_the_log_there_is_nothing_to_look_at():
     rig = filled(count=9, per_segment=3)
     rig.log.advance_start(7)
 
-    assert find_damage(rig.disk, rig.log, 3) is None
+    assert find_damage(rig.disk, rig.log, 3) == (None, False)
 
 
 # What can be rebuilt.
@@ -684,7 +698,7 @@ def test_walking_stops_where_offsets_fall():
     assert [header.base_offset for header, _ in walk(file, 0, file.size())] == [5, 6]
 
 
-def encode_batch_at(offset: int) -> bytes:
+def encode_batch_at(offset: int, epoch: int = 0) -> bytes:
     batch = make_batch()
-    stamp(batch, offset, 0)
+    stamp(batch, offset, epoch)
     return bytes(batch)
