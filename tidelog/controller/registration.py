@@ -112,12 +112,14 @@ def _without_cache(
 ) -> PartitionImage:
     """The partition when `node` may lack what it had not synced.
 
-    The last in sync stays so: what it acknowledged was on its disk. Not so where `durability` is
-    replicated: then one of the eligible, who are away, takes its place, if there is one.
+    That takes nothing from what it was counted on for: all that it told of was on its disk. Not so
+    where `durability` is replicated. There it is eligible no more; and if it was the last in sync,
+    one of the eligible, who are away, takes its place.
     """
+    if electorate.config(place.topic).durability == "fsync":
+        return after
     heirs = after.eligible - {node}
-    is_synced = electorate.config(place.topic).durability == "fsync"
-    if is_synced or after.in_sync != {node} or not heirs:
+    if after.in_sync != {node} or not heirs:
         return after.edited(eligible=heirs)
     heir = elections.best_of(after, heirs, electorate.reports)
     return after.edited(in_sync=frozenset({heir}), eligible=heirs - {heir})

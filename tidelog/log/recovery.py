@@ -54,12 +54,14 @@ def open_log(
     start: Offset,
     index_interval_bytes: int,
     has_gaps: bool = False,
+    synced_end: Offset = 0,
 ) -> LogState:
     """Bring the log in `directory` back.
 
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
-    active segment, too, as a follower finds them in a leader's compacted log.
+    active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
+    process has synced everything below it, so that it need not be written again.
     """
     complete_swaps(disk, directory)
     names = disk.list(directory)
@@ -86,7 +88,9 @@ def open_log(
     )  # fmt: skip
     state.clean = end is not None
     if end is None:
-        _scan_active(disk, state, active, file, durable_mark, index_interval_bytes, has_gaps)
+        _scan_active(
+            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end
+        )
         disk.sync_directory(directory)  # the active file's name may be as new as its bytes
     state.start = min(state.start, state.end)
     _load_epochs(disk, directory, state, complete=end is not None)
@@ -143,6 +147,7 @@ def _scan_active(
     durable_mark: Offset,
     interval_bytes: int,
     has_gaps: bool,
+    synced_end: Offset,
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
@@ -150,7 +155,7 @@ def _scan_active(
     for header, _ in walk(file, 0, size, base=active.base, check=True, has_gaps=has_gaps):
         if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
             break
-        if header.next_offset <= durable_mark:
+        if header.next_offset <= max(durable_mark, synced_end):
             rewrite_from = active.size + header.size
         active.note(header, header.base_offset, interval_bytes)
         state.epochs.assign(header.leader_epoch, state.end)  # before a gap, as `Log.append` does

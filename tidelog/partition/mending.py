@@ -145,11 +145,11 @@ class Mending:
         await self._rounds.written()
 
     def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
-        config = self._partition.config
+        config, synced_end = self._partition.config, self._partition.log.synced_end
         return open_log(
             self._host.disk, self._partition.path, clean=False, start=start,
             durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
-            has_gaps=config.compacts or self._partition.is_copy,
+            has_gaps=config.compacts or self._partition.is_copy, synced_end=synced_end,
         )  # fmt: skip
 
     def _log(self, state: LogState) -> Log:
