@@ -94,10 +94,11 @@ class Machine:
             else:
                 yield below
 
-    def flip_bits(self, count: int, suffix: str) -> Counter[str]:
+    def flip_bits(self, count: int, suffix: str, inside: str = "") -> Counter[str]:
         """Rot `count` bits of files whose names end in `suffix`; how many in which file."""
-        sizes = {path: self.disk.open(path).size() for path in self.files()}
-        rotten = [path for path, size in sizes.items() if size and path.name.endswith(suffix)]
+        files = [path for path in self.files() if path.name.endswith(suffix)]
+        sizes = {path: self.disk.open(path).size() for path in files if inside in str(path)}
+        rotten = [path for path, size in sizes.items() if size]
         flipped: Counter[str] = Counter()
         for _ in range(count if rotten else 0):
             path = self.random.choice(rotten)

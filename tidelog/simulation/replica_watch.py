@@ -416,10 +416,11 @@ class ReplicaWatch:
 
     def _watermark_moved(self, view: _View) -> None:
         leader, watermark = view.partition.leader, view.partition.high_watermark
-        if watermark == view.watermark or view.machine.is_damaged:
+        if watermark == view.watermark:
             return
         if watermark < view.watermark:
-            self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
+            if not view.machine.is_damaged:
+                self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
         elif leader is not None:
             self._judge(view, leader)
         view.watermark = watermark

@@ -87,9 +87,11 @@ class Outcome:
 class _Draw:
     """Draws the arguments of faults for one seed."""
 
-    def __init__(self, generator: random.Random, nodes: int) -> None:
+    def __init__(self, generator: random.Random, nodes: int, story: str) -> None:
         self.random = generator
         self.nodes = nodes
+        self.rotten = "tide-" if story == "replicated" else ""
+        """What the paths of files that rot have in common; where it is known to be bearable."""
 
     def node(self) -> int:
         return self.random.randint(1, self.nodes)
@@ -197,7 +199,8 @@ KINDS: Final[dict[str, _Kind]] = {
     ),
     # Damage a lone node cannot mend; only the last one gets any, and is then judged less hard.
     "flip_bits": (
-        lambda d: {"node": d.nodes, "count": d.random.choice((1, 1, 5, 50))}, World.flip_bits
+        lambda d: {"node": d.nodes, "count": d.random.choice((1, 1, 5, 50)), "inside": d.rotten},
+        World.flip_bits,
     ),
     "misdirect_write": (lambda d: {"node": d.nodes}, World.misdirect_write),
 }  # fmt: skip
@@ -232,7 +235,7 @@ def make_plan(
     if kinds is not None:
         enabled = [kind for kind in KINDS if kind in kinds]
     rate = choose.choice((1.0, 1.5, 3.0))  # per simulated second
-    draw = _Draw(choose, nodes)
+    draw = _Draw(choose, nodes, story)
     faults: list[Fault] = []
     at = 0.0
     while enabled and (at := at + choose.expovariate(rate)) < chaos_seconds:
@@ -290,14 +293,15 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     """What only replicas need, drawn apart, so that other stories stay as they are."""
     choose = random.Random(f"{plan.seed} replicas")
     configs: dict[str, str] = {}
-    is_memory_safe = not FORGETTING.intersection(enabled)
-    if choose.random() < 0.3 and is_memory_safe:
+    if choose.random() < 0.3 and not FORGETTING.intersection(enabled):
         configs["durability"] = "replicated"
     pace = replace(
         plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 2),
         replication=choose.choice((3, 3, 3, 2)), topic_configs=tuple(configs.items()),
         lone_producers=choose.choice((0, 0, 1)),
     )  # fmt: skip
+    if not set(DAMAGING).isdisjoint(enabled):  # of two replicas the damaged one may be all there is
+        pace = replace(pace, replication=3)
     lag_ms = choose.choice((1000, 3000, 10_000))
     return replace(plan, pace=pace, node={**plan.node, "replica_lag_time_max_ms": lag_ms})
 

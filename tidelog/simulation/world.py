@@ -495,9 +495,10 @@ class World:
 
     # Faults: disks.
 
-    def flip_bits(self, node: int, count: int = 1, suffix: str = ".log") -> None:
+    def flip_bits(self, node: int, count: int = 1, suffix: str = ".log", inside: str = "") -> None:
+        """Rot bits of files whose names end in `suffix` and whose paths have `inside` in them."""
         machine = self.machines[node]
-        flipped = machine.flip_bits(count, suffix)
+        flipped = machine.flip_bits(count, suffix, inside)
         if flipped:
             machine.is_damaged = True
             self._fault("flip_bits", f"{machine.name} {dict(flipped)}")
