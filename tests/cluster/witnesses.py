@@ -53,6 +53,7 @@ class Witness(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.history = history
         self.stopping = threading.Event()
+        self.is_abandoned = False
         self.failures: list[str] = []
 
     def run(self) -> None:
@@ -63,6 +64,11 @@ class Witness(threading.Thread):
 
     def work(self) -> None:
         raise NotImplementedError
+
+    def abandon(self) -> None:
+        """End soon, whatever is in flight: nobody waits for answers any more."""
+        self.is_abandoned = True
+        self.stopping.set()
 
     def stop(self, seconds_max: float = WAIT_SECONDS_MAX) -> None:
         self.stopping.set()
@@ -127,10 +133,13 @@ class ProducerWitness(Witness):
                 on_delivery=partial(self._delivered, sending),
             )  # fmt: skip
             self._producer.poll(0)
-        if left := self._producer.flush(WAIT_SECONDS_MAX):
-            self.failures.append(f"{self.name}: {left} records are not acknowledged")
-            self._producer.purge()
-            self._producer.flush(1)
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while (left := self._producer.flush(0.1)) and not self.is_abandoned:
+            if time.monotonic() > deadline:
+                self.failures.append(f"{self.name}: {left} records are not acknowledged")
+                break
+        self._producer.purge()  # what is left is told of as such
+        self._producer.flush(1)
 
     def _delivered(self, sending: Sending, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -138,14 +147,22 @@ class ProducerWitness(Witness):
             self.acknowledged[message.topic() or ""] += 1
         else:
             sending.info()
-            self.failures.append(f"{self.name} was told of {error}")
+            if not self.is_abandoned:
+                self.failures.append(f"{self.name} was told of {error}")
 
 
 class MemberWitness(Witness):
     """A member of a group, which commits what it has read."""
 
     def __init__(
-        self, name: str, history: History, bootstrap: str, topics: Partitions, group: str
+        self,
+        name: str,
+        history: History,
+        bootstrap: str,
+        topics: Partitions,
+        group: str,
+        *,
+        log: Path,
     ) -> None:
         super().__init__(name, history)
         self._topics = topics
@@ -161,7 +178,10 @@ class MemberWitness(Witness):
                 "heartbeat.interval.ms": 500,
                 "check.crcs": True,
                 **QUICK,
-            }
+                "debug": "cgrp",
+                "log_level": 7,
+            },
+            logger=_logger(name, log),
         )
         self._polling: Polling | None = None
         self._records: list[tuple[str, Offset, bytes]] = []
@@ -180,7 +200,8 @@ class MemberWitness(Witness):
             self._note()
             if self._uncommitted:
                 self._commit()
-        self._consumer.close()
+        if not self.is_abandoned:  # there may be nobody to say goodbye to
+            self._consumer.close()
 
     def _poll(self) -> None:
         """Take what is there; the callbacks come from here, too."""
