@@ -45,7 +45,7 @@ QUICK: Final[dict[str, str | int | float | bool]] = {
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 50,
-    "topic.metadata.refresh.interval.ms": 250,
+    "topic.metadata.refresh.interval.ms": 50,
     "topic.metadata.refresh.fast.interval.ms": 10,
     "metadata.recovery.strategy": "none",  # to begin from the bootstrap servers takes a second
     "log_level": 0,
