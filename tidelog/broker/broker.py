@@ -525,7 +525,7 @@ class Broker:
             p.name: max(p.log.synced_end, found.durable_marks.get(p.name, 0)) for p in partitions
         }
         starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
-        watermarks = {p.name: p.high_watermark for p in partitions}
+        watermarks = {p.name: min(p.high_watermark, p.log.synced_end) for p in partitions}
 
         def work() -> None:
             """Each counts as noted once it is: what a full disk refused is tried again."""

@@ -126,10 +126,13 @@ class Replicas:
     def _open_log(self, replica: Replica, config: TopicConfig) -> LogState:
         directory, name = self._directory, replica.name
         is_copy = len(replica.partition.replicas) > 1  # perhaps of a log that was compacted once
+        mark = directory.durable_marks.get(name, 0)
+        if config.durability == "fsync" and not directory.was_clean:
+            # What was committed was synced here, though a cut since may have lowered the mark.
+            mark = max(mark, directory.watermarks.get(name, 0))
         return open_log(
             self._host.disk, directory.path(name), clean=directory.was_clean,
-            durable_mark=directory.durable_marks.get(name, 0),
-            start=directory.log_starts.get(name, 0),
+            durable_mark=mark, start=directory.log_starts.get(name, 0),
             index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts or is_copy,
         )  # fmt: skip
 
@@ -141,7 +144,9 @@ class Replicas:
             name=name, topic_id=replica.topic_id, me=self._node_id, config=config,
             path=self._directory.path(name), state=state, host=self._host, rounds=self._rounds,
             budget=self._budget,
-            high_watermark=max(self._directory.watermarks.get(name, 0), state.start),
+            high_watermark=max(
+                min(self._directory.watermarks.get(name, 0), state.end), state.start
+            ),
             is_copy=len(replica.partition.replicas) > 1,
         )  # fmt: skip
         numbers = self._topics.setdefault(name.topic, [])
