@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.controller.image import ClusterImage, Place
-from tidelog.errors import TidelogError
+from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.model import NO_NODE, NO_OFFSET, Epoch, Offset, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
 from tidelog.simulation import history
@@ -311,14 +311,20 @@ class ReplicatedLoad:
                     SHOWN, f"{place}: {watermark} in epoch {polled.epoch}, {floor} was shown before"
                 )
             shown[polled.epoch] = max(shown.get(polled.epoch, NO_OFFSET), watermark)
-        found = []
-        for batch in polled.batches:
-            base = read_header(batch).base_offset
-            found += [
-                (str(place), at, value)
-                for at, value in enumerate(self._values(place, base, batch), base)
-                if at >= offset
-            ]
+        found: list[tuple[str, Offset, bytes]] = []
+        try:
+            for batch in polled.batches:
+                base = read_header(batch).base_offset
+                found += [
+                    (str(place), at, value)
+                    for at, value in enumerate(self._values(place, base, batch), base)
+                    if at >= offset
+                ]
+        except CorruptMessage as error:  # the client sees through it, and asks again
+            self.world.trace.note(process, str(error))
+            if not any(machine.is_damaged for machine in self.world.machines.values()):
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)
         polling.ok(found)
         if found:
             offset = found[-1][1] + 1
@@ -354,7 +360,7 @@ class ReplicatedLoad:
             self._spawn(host, self._read_everything(name, host))
             for name, host in zip(readers, self._hosts, strict=True)
         ]
-        world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
+        world.run_while(lambda: _not_read(readers, reading), seconds_max, name=LIVENESS)
         world.check_now()
         self.replicas.check_producers()
         self._check_history(readers, sound)
@@ -441,6 +447,11 @@ class ReplicatedLoad:
         if anomalies:
             more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
             self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+
+
+def _not_read(readers: list[str], reading: "list[asyncio.Task[None]]") -> str | None:
+    left = [name for name, task in zip(readers, reading, strict=True) if not task.done()]
+    return f"{left} cannot read everything" if left else None
 
 
 def _raise(task: "asyncio.Task[None]") -> None:
