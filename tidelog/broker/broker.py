@@ -239,7 +239,7 @@ class Broker:
                 log = partition.log
                 reports[cluster_id] = ReplicaReport(
                     cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark,
-                    log.damaged_at is not None and not partition.leads_damaged,
+                    log.damaged_at is not None and not partition.leads_damaged, partition.is_cut,
                 )  # fmt: skip
         return reports
 

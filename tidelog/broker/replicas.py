@@ -178,6 +178,7 @@ class Replicas:
             (follower.epoch, follower.leader) == (known.epoch, known.leader)
         )
         if is_followed and replica.role is Role.FOLLOW:
+            partition.is_cut &= self._node_id not in known.in_sync  # its leader has let it in
             return True
         if leader is not None:
             elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader

@@ -12,7 +12,9 @@ Rule 6: a replica that says it is damaged neither leads nor is in sync while oth
         else can lead cleanly, nobody leads: followers would copy the hole, or be cut where it
         begins, though the records may be on a disk that is only away. A sole replica leads, come
         what may: there is nothing to wait for.
-Rule 7: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
+Rule 7: a replica whose start had to discard bytes leads only if all who could lead are so, and are
+        there to be compared: what it took for a torn tail may have been rot.
+Rule 8: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -104,6 +106,9 @@ class Electorate:
         """Whether it is there and, unless it is the only one, whole."""
         return node in self.active and not self.is_damaged(node, partition)
 
+    def is_cut(self, node: NodeId, partition: PartitionImage) -> bool:
+        return len(partition.replicas) > 1 and self.reports.is_cut(node, partition.cluster_id)
+
     def is_damaged(self, node: NodeId, partition: PartitionImage) -> bool:
         return len(partition.replicas) > 1 and self.reports.is_damaged(node, partition.cluster_id)
 
@@ -133,11 +138,16 @@ def decided(place: Place, after: PartitionImage, electorate: Electorate) -> Part
 
 def choose(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
     """Who may lead without losing anything; None if nobody who is there."""
+    cut = {node for node in partition.replicas if electorate.is_cut(node, partition)}
     for among in (partition.in_sync, partition.eligible):
-        able = {node for node in among if electorate.may_lead(node, partition)}
+        able = {node for node in among - cut if electorate.may_lead(node, partition)}
         best = _best(partition, able, electorate.reports)
         if best is not None:
             return best
+    counted_on = partition.in_sync | partition.eligible
+    if cut and counted_on <= cut & electorate.active:
+        able = {node for node in counted_on if electorate.may_lead(node, partition)}
+        return _best(partition, able, electorate.reports)
     return None
 
 

@@ -24,6 +24,9 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     watermark: Offset
     damaged: bool = False
     """It found that it cannot read what it had committed, and has not got it back yet."""
+    cut: bool = False
+    """Its start discarded bytes, and it has not been in sync since: what it takes for a torn tail
+    may have been rot, and committed."""
 
 
 class ReplicaReports:
@@ -66,6 +69,10 @@ class ReplicaReports:
     def is_damaged(self, node: NodeId, cluster_id: int) -> bool:
         said = self._by_node.get(node)
         return said is not None and cluster_id in said.damaged
+
+    def is_cut(self, node: NodeId, cluster_id: int) -> bool:
+        report = self.get(node, cluster_id)
+        return report is not None and report.cut
 
     def damaged(self) -> Iterator[int]:
         """The partitions of which some replica is damaged, by cluster id; one may come twice."""

@@ -78,8 +78,8 @@ class Partition:
     __slots__ = (
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_rounds",
         "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower", "has_lease",
-        "is_copy", "is_sparse", "leader", "leads_damaged", "log", "me", "mending", "name",
-        "on_progress", "on_reopened", "on_spent", "path", "topic_id",
+        "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged", "log", "me", "mending",
+        "name", "on_progress", "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +122,8 @@ class Partition:
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
         self.is_copy = is_copy
+        self.is_cut = is_copy and state.discarded_bytes > 0
+        """Whether its start discarded bytes, and it has not been in sync since."""
         self.is_sparse = False
         """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False
@@ -165,6 +167,7 @@ class Partition:
         """Open `epoch` as the leader."""
         log = self.log
         self.follower = None
+        self.is_cut = False
         self.leads_damaged = log.damaged_at is not None
         replicas = tuple(replicas) or tuple(in_sync)
         self.leader = Leader(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.controller.histories import (
@@ -15,6 +17,7 @@ from tidelog.config.topic import BY_REPLICAS
 from tidelog.controller import elections
 from tidelog.controller.elections import Electorate
 from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted
+from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -495,3 +498,26 @@ def test_who_cannot_be_promoted_is_refused_with_the_reason():
     image = image_with(partition_in([1], [1], NO_NODE), fenced=[1])
     with pytest.raises(EligibleLeadersNotAvailable, match="no replica"):
         promoted(image, None)
+
+
+# Replicas whose start discarded bytes.
+
+
+def test_a_replica_that_discarded_bytes_leads_only_when_all_who_could_are_so_and_there():
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [3], NO_NODE, eligible=[1, 2]))
+    partition = the_place(image).partition
+
+    def chosen(reports, nodes):
+        told = ReplicaReports()
+        for node, end, is_cut in reports:
+            report = ReplicaReport(partition.cluster_id, 1, end, 0, False, is_cut)
+            told.take(node, image.brokers[node].broker_epoch, [report], now=1.0)
+        voters = electorate(image, minimum=2)
+        voters = replace(voters, active=frozenset(nodes), reports=told)
+        return elections.choose(partition, voters)
+
+    assert chosen([(3, 9, False)], [3]) == 3
+    assert chosen([(3, 9, True)], [3]) is None, "1 and 2 may have what it lacks"
+    assert chosen([(3, 9, True), (1, 5, False)], [1, 3]) == 1
+    assert chosen([(3, 9, True), (1, 12, True)], [1, 3]) is None
+    assert chosen([(3, 9, True), (1, 12, True), (2, 7, True)], [1, 2, 3]) == 1
