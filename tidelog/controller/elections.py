@@ -13,7 +13,8 @@ Rule 6: a replica that says it is damaged neither leads nor is in sync while oth
         begins, though the records may be on a disk that is only away. A sole replica leads, come
         what may: there is nothing to wait for.
 Rule 7: a replica whose start had to discard bytes leads only if all who could lead are so, and are
-        there to be compared: what it took for a torn tail may have been rot.
+        there to be compared, and nobody knows of more that was committed: what it took for a torn
+        tail may have been rot.
 Rule 8: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
@@ -145,10 +146,18 @@ def choose(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
         if best is not None:
             return best
     counted_on = partition.in_sync | partition.eligible
-    if cut and counted_on <= cut & electorate.active:
-        able = {node for node in counted_on if electorate.may_lead(node, partition)}
-        return _best(partition, able, electorate.reports)
-    return None
+    if not cut or not counted_on <= cut & electorate.active:
+        return None
+    reports = [electorate.reports.get(node, partition.cluster_id) for node in partition.replicas]
+    committed = max(report.watermark for report in reports if report is not None)
+    able = {
+        node
+        for node in counted_on
+        if electorate.may_lead(node, partition)
+        and (report := electorate.reports.get(node, partition.cluster_id)) is not None
+        and report.end >= committed
+    }
+    return _best(partition, able, electorate.reports)
 
 
 def choose_unclean(

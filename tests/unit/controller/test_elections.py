@@ -504,13 +504,15 @@ def test_who_cannot_be_promoted_is_refused_with_the_reason():
 
 
 def test_a_replica_that_discarded_bytes_leads_only_when_all_who_could_are_so_and_there():
-    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [3], NO_NODE, eligible=[1, 2]))
+    known = partition_in([1, 2, 3, 4], [3], NO_NODE, eligible=[1, 2])
+    image = image_after(*cluster(1, 2, 3, 4), known)
     partition = the_place(image).partition
 
     def chosen(reports, nodes):
         told = ReplicaReports()
         for node, end, is_cut in reports:
-            report = ReplicaReport(partition.cluster_id, 1, end, 0, False, is_cut)
+            watermark = end if node == 4 else 0
+            report = ReplicaReport(partition.cluster_id, 1, end, watermark, False, is_cut)
             told.take(node, image.brokers[node].broker_epoch, [report], now=1.0)
         voters = electorate(image, minimum=2)
         voters = replace(voters, active=frozenset(nodes), reports=told)
@@ -520,4 +522,7 @@ def test_a_replica_that_discarded_bytes_leads_only_when_all_who_could_are_so_and
     assert chosen([(3, 9, True)], [3]) is None, "1 and 2 may have what it lacks"
     assert chosen([(3, 9, True), (1, 5, False)], [1, 3]) == 1
     assert chosen([(3, 9, True), (1, 12, True)], [1, 3]) is None
-    assert chosen([(3, 9, True), (1, 12, True), (2, 7, True)], [1, 2, 3]) == 1
+    all_cut = [(3, 9, True), (1, 12, True), (2, 7, True)]
+    assert chosen(all_cut, [1, 2, 3]) == 1
+    assert chosen([*all_cut, (4, 12, False)], [1, 2, 3]) == 1
+    assert chosen([*all_cut, (4, 13, False)], [1, 2, 3]) is None, "13 was committed"
