@@ -54,9 +54,10 @@ def plant_truncation_to_the_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def add_and_cut(self: Fetcher, cluster_id: int, partition: Partition) -> None:
         add(self, cluster_id, partition)
-        if partition.log.end > partition.high_watermark:
+        follower = partition.follower
+        if follower is not None and partition.log.end > partition.high_watermark:
             self._to_list.pop(cluster_id, None)
-            self._change(partition, cluster_id, Cut(partition.high_watermark))
+            self._change(partition, follower, cluster_id, Cut(partition.high_watermark))
 
     patch.setattr(Fetcher, "add", add_and_cut)
 
