@@ -1,0 +1,169 @@
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.unit.log.hands import Hands
+from tests.unit.partition.test_driver import Stage, run
+from tidelog.errors import StorageError
+from tidelog.model import Offset
+from tidelog.records import Record, encode_batch, stamp
+
+
+async def finish(work: Coroutine[Any, Any, None], hands: Hands) -> None:
+    """Let the disk's threads work until `work` is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    while not task.done():
+        await hands.work_off()
+    await task
+
+
+class Follower(Stage):
+    """A partition that follows node 2, and holds some batches of one record each."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(in_sync=(), **config)
+        self.partition.follow(3, 2)
+        self.noted: list[Offset] = []
+
+    def fetch(self, count: int, epoch: int = 3) -> None:
+        for _ in range(count):
+            batch = encode_batch([Record(value=b"v", timestamp_ms=self.clock.wall_ms())])
+            stamp(batch, self.partition.log.end, epoch)
+            self.partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
+
+    async def settle(self) -> None:
+        await finish(self.partition._rounds.drained(), self.hands)
+
+    def note(self, offset: Offset) -> None:
+        self.noted.append(offset)
+
+
+def follow(story: Callable[[Follower], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def main() -> None:
+        await story(Follower(**config))
+
+    run(main)
+
+
+def test_a_cut_log_ends_where_it_was_cut_and_grows_on_from_there():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(5)
+        await stage.settle()
+
+        await finish(partition.mending.cut(3, stage.note), stage.hands)
+        stage.fetch(2, epoch=3)
+        await stage.settle()
+
+        assert stage.noted == [3], "what follows is no longer promised"
+        assert (partition.log.synced_end, partition.log.end) == (5, 5)
+        assert len(stage.read()) > 0
+
+    follow(story)
+
+
+def test_what_was_not_written_yet_is_gone_with_a_cut():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(5)
+
+        await finish(partition.mending.cut(3, stage.note), stage.hands)
+
+        assert partition.log.end <= 3
+        assert partition.log.end == partition.log.synced_end, "the log is what its files hold"
+
+    follow(story)
+
+
+def test_a_log_begun_anew_is_empty_and_begins_where_the_leader_does():
+    async def story(stage: Follower) -> None:
+        stage.fetch(5)
+        await stage.settle()
+
+        await finish(stage.partition.mending.begin_anew(40, stage.note), stage.hands)
+
+        log = stage.partition.log
+        assert (log.start, log.end, len(log.epochs)) == (40, 40, 0)
+        assert stage.partition.high_watermark == 40
+
+    follow(story)
+
+
+def test_nothing_is_appended_while_a_log_is_cut():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(5)
+        await stage.settle()
+        cutting = asyncio.get_running_loop().create_task(partition.mending.cut(3, stage.note))
+        await asyncio.sleep(0)
+
+        assert partition.mending.is_busy
+        with pytest.raises(StorageError, match="being cut"):
+            stage.fetch(1)
+
+        quiet = asyncio.get_running_loop().create_task(partition.mending.quiet())
+        while not cutting.done():
+            assert not quiet.done(), "nobody leads or follows with it meanwhile"
+            await stage.hands.work_off()
+        await quiet
+        stage.fetch(1)
+
+    follow(story)
+
+
+def test_a_full_disk_in_the_middle_of_a_cut_leaves_what_the_files_hold():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(5)
+        await stage.settle()
+
+        def full(offset: Offset) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        await finish(partition.mending.cut(3, full), stage.hands)
+
+        assert partition.log.end == 5, "nothing was cut"
+        assert partition.disk_full
+        with pytest.raises(StorageError, match="full"):
+            stage.fetch(1)
+        partition.retry_full_disk(1 << 30)
+        await finish(partition.mending.cut(3, stage.note), stage.hands)
+        assert partition.log.end == 3
+
+    follow(story)
+
+
+def test_any_other_failure_of_a_cut_is_raised():
+    async def story(stage: Follower) -> None:
+        stage.fetch(5)
+        await stage.settle()
+
+        def broken(offset: Offset) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with pytest.raises(OSError, match="Input/output"):
+            await finish(stage.partition.mending.cut(3, broken), stage.hands)
+
+    follow(story)
+
+
+def test_a_followers_log_that_was_opened_again_is_told_of():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        told: list[Offset] = []
+        partition.on_reopened = lambda p: told.append(p.log.end)
+        stage.fetch(2)
+        await stage.settle()
+        stage.squeeze(0)
+        stage.fetch(3)
+        while not told:
+            await stage.hands.work_off()
+
+        assert told == [2]
+        assert partition.log.end == 2
+        assert partition.high_watermark <= 2
+
+    follow(story)
