@@ -63,6 +63,12 @@ def run(bench: Bench) -> Report:
         cluster_of_three(bench) as cluster,
         Steps(NAME, 1 + bench.rounds * by_durability * len(DURABILITIES)) as steps,
     ):
+        # Lag first: to delete the gigabytes of the others keeps the disk busy for a while.
+        for _ in range(bench.rounds):
+            for durability in DURABILITIES:
+                _limits(bench, durability, measured, steps)
+                for replication in REPLICATIONS:
+                    _lag(bench, cluster, Case(durability, replication), measured, steps)
         for _ in range(bench.rounds):
             for durability in DURABILITIES:
                 for replication in REPLICATIONS:
@@ -70,9 +76,6 @@ def run(bench: Bench) -> Report:
                     _raw(bench, cluster, case, measured, steps)
                     if client is not None:
                         _client(bench, cluster, client, case, measured, steps)
-                _limits(bench, durability, measured, steps)
-                for replication in REPLICATIONS:
-                    _lag(bench, cluster, Case(durability, replication), measured, steps)
         steps.begin(f"connections with {MANY_PARTITIONS} partitions")
         measured.add(("connections", "few"), cluster.peer_connections())
         cluster.create("many", partitions=MANY_PARTITIONS)
