@@ -33,6 +33,21 @@ SHORT_SECONDS = 2.0
 # Stories.
 
 
+def test_healing_sets_the_clock_right_after_a_reboot_too():
+    with World(3, nodes=1) as world:
+        world.start()
+        machine = world.machines[1]
+        ahead_ms = machine.clock.wall_ms() - world.now * 1000
+
+        world.jump_clock(1, 3600)
+        world.lose_power(1)
+        world.restart(1)
+        world.run(1)
+        world.heal()
+
+        assert abs(machine.clock.wall_ms() - world.now * 1000 - ahead_ms) < 10
+
+
 def client(world: World, node: int) -> KafkaClient:
     network = world.client("story").network
     return KafkaClient(bootstrap(node), network=network, timeout_seconds=5.0)
@@ -191,7 +206,7 @@ HARMLESS: Sequence[str] = [
 
 def test_a_disk_that_lies_is_found_and_shrunk_to_one_loss_of_power():
     for seed in range(20):
-        plan = make_plan(seed, kinds=HARMLESS, nodes=1, chaos_seconds=8.0)
+        plan = make_plan(seed, kinds=HARMLESS, nodes=1, chaos_seconds=8.0, story="alone")
         plan = replace(plan, pace=Pace(producers=2, consumers=1, think_seconds=0.05))
         run = partial(play, disk_factory=LyingDisk)
         outcome = run(plan)

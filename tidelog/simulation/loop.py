@@ -75,6 +75,11 @@ class MachineClock:
         self._wall_ahead_ms += ms
         self._jumped_ms += ms
 
+    def follow(self, before: "MachineClock") -> None:
+        """Go on, after a reboot, as wrong as the machine's clock was before."""
+        self._jumped_ms = before._jumped_ms
+        self.skew(before.rate)
+
     def heal(self) -> None:
         """Take back what skews and jumps made of it, but for the past."""
         if self.rate != 1.0:

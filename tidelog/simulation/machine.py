@@ -77,9 +77,9 @@ class Machine:
         """Have power again. The monotonic clock begins anew, and the wall clock's battery held."""
         self.boots += 1
         self.has_power = True
-        wall_ms, rate = self.clock.wall_ms(), self.clock.rate
-        self.clock = self._boot_clock(loop, wall_ms)
-        self.clock.skew(rate)
+        before = self.clock
+        self.clock = self._boot_clock(loop, before.wall_ms())
+        self.clock.follow(before)
 
     def _boot_clock(self, loop: VirtualLoop, wall_ms: float = START_WALL_MS) -> MachineClock:
         # No two machines count from the same moment, so that nobody compares their counts.

@@ -293,7 +293,7 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     """What only replicas need, drawn apart, so that other stories stay as they are."""
     choose = random.Random(f"{plan.seed} replicas")
     configs: dict[str, str] = {}
-    if choose.random() < 0.3 and not FORGETTING.intersection(enabled):
+    if choose.random() < 0.3 and not FORGETTING.union(DAMAGING).intersection(enabled):
         configs["durability"] = "replicated"
     pace = replace(
         plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 2),
@@ -302,6 +302,7 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     )  # fmt: skip
     if not set(DAMAGING).isdisjoint(enabled):  # of two replicas the damaged one may be all there is
         pace = replace(pace, replication=3)
+    pace = replace(pace, replication=min(pace.replication, plan.nodes))
     lag_ms = choose.choice((1000, 3000, 10_000))
     return replace(plan, pace=pace, node={**plan.node, "replica_lag_time_max_ms": lag_ms})
 
