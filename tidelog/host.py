@@ -26,7 +26,7 @@ from enum import Enum
 from functools import partial
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 T = TypeVar("T")
@@ -165,6 +165,28 @@ class Host:
             value = UUID(int=self.random.getrandbits(128), version=4)
             if value.bytes[0] >> 2 != 0b111110:  # base64url's first letter would be '-'
                 return value
+
+
+RELINK_SUFFIX: Final = ".relink"
+
+
+def relink(disk: Disk, path: Path) -> None:
+    """Name a file or directory anew, so that the next sync of its parent makes the name durable.
+
+    After a failed sync a kernel may call a name clean that it has never written. A crash in between
+    leaves the name with RELINK_SUFFIX; `finish_relinks` puts it right.
+    """
+    aside = path.parent / (path.name + RELINK_SUFFIX)
+    disk.rename(path, aside)
+    disk.rename(aside, path)
+
+
+def finish_relinks(disk: Disk, directory: Path) -> None:
+    """Give names back that a crash in the middle of `relink` has left."""
+    for name in disk.list(directory):
+        original = name.removesuffix(RELINK_SUFFIX)
+        if original != name and not disk.exists(directory / original):
+            disk.rename(directory / name, directory / original)
 
 
 def replace_file(disk: Disk, path: Path, content: Bytes, *, durably: bool = True) -> None:

@@ -3,8 +3,9 @@
 Rule 1: a lease is counted from the moment a heartbeat was received, by the monotonic clock of the
         node that received it. No wall clock, no time that a broker sent.
 Rule 2: leases detect failure and nothing else; that a fenced broker does no harm rests on epochs.
-Rule 3: nothing here is in the log. A new controller grants everyone a whole lease, because it
-        cannot know what its predecessor heard.
+Rule 3: nothing here is in the log. A new controller cannot know what its predecessor heard, but
+        heartbeats come to all voters: it counts from when it heard them itself, and gives those
+        who are late a quarter of a lease to be heard again. Who was never heard has a whole one.
 
 A broker's states are kept in the image; this is what moves it between them:
 
@@ -23,6 +24,7 @@ A broker's states are kept in the image; this is what moves it between them:
 Only unfenced brokers lead or join an in-sync set.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,10 +65,14 @@ class Leases:
 
     # What happens.
 
-    def begin(self, image: ClusterImage, now: float) -> None:
-        """This node is the controller from now on: everyone who is not fenced has a whole lease."""
+    def begin(
+        self, image: ClusterImage, now: float, heard_at: Callable[[NodeId, int], float | None]
+    ) -> None:
+        """This node is the controller from now on; `heard_at` says when it heard a life last."""
         self._leases = {}
-        self._unfenced(image, now)
+        for node, lease in self._unfenced(image, now):
+            if (at := heard_at(node, lease.broker_epoch)) is not None:
+                lease.until = max(at + self._seconds, now + self._seconds / 4)
 
     def heard(self, image: ClusterImage, heartbeat: Heartbeat, now: float) -> None:
         """A heartbeat was received. Refused if it is of a life that is over."""

@@ -84,6 +84,11 @@ class ReplicaReports:
         said = self._by_node.get(node)
         return None if said is None else now - said.at
 
+    def heard_at(self, node: NodeId, broker_epoch: int) -> float | None:
+        """When this life of the broker last said anything; None if it never did."""
+        said = self._by_node.get(node)
+        return said.at if said is not None and said.broker_epoch == broker_epoch else None
+
     def keep_only(self, known: Container[int]) -> None:
         """Forget the partitions that are not `known`: their topics are deleted."""
         for said in self._by_node.values():

@@ -23,7 +23,15 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.errors import TidelogError
-from tidelog.host import Disk, Host, Path, read_file, replace_file
+from tidelog.host import (
+    Disk,
+    Host,
+    Path,
+    finish_relinks,
+    read_file,
+    relink,
+    replace_file,
+)
 from tidelog.model import Offset, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -99,9 +107,24 @@ class DataDirectory:
             self._disk.sync_directory(self.root)
         else:
             # Names and bytes that a killed process left in memory alone, and this directory's own.
+            finish_relinks(self._disk, self.root)
+            self._relink_new()
             self._disk.sync_everything(self.root)
         self._remove_leftovers()
         return identity
+
+    def _relink_new(self) -> None:
+        """Name partitions anew that were made shortly before: the sync of it may have failed."""
+        for name in self._disk.list(self.root):
+            topic, _, number = name.rpartition("-")
+            path = self.root / name
+            if not number.isdecimal() or not self._disk.is_directory(path):
+                continue
+            if TopicPartition(topic, int(number)) not in self.durable_marks:
+                finish_relinks(self._disk, path)
+                for file in self._disk.list(path):
+                    relink(self._disk, path / file)
+                relink(self._disk, path)
 
     def close(self, *, clean: bool) -> None:
         """Leave the directory; with `clean`, everything in it is whole and synced."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from tidelog.host import Disk, File, Path, read_file
+from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import EpochHistory, EpochsDamaged
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
@@ -63,6 +63,7 @@ def open_log(
     active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
     process has synced everything below it, so that it need not be written again.
     """
+    finish_relinks(disk, directory)
     complete_swaps(disk, directory)
     names = disk.list(directory)
     for name in names:
@@ -91,7 +92,9 @@ def open_log(
         _scan_active(
             disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end
         )
-        disk.sync_directory(directory)  # the active file's name may be as new as its bytes
+        if active.base >= durable_mark:  # its name may be as new as its bytes
+            relink(disk, active.path())
+        disk.sync_directory(directory)
     state.start = min(state.start, state.end)
     _load_epochs(disk, directory, state, complete=end is not None)
     _load_producers(disk, directory, state, snapshots)

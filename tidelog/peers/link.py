@@ -30,6 +30,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Answered = TypeVar("Answered")
 
 CONNECT_SECONDS_MAX: Final = 1.0
+_DYING_SECONDS_MAX: Final = 0.3
+_DYING_PAUSE_SECONDS: Final = 0.02
 
 
 class Link:
@@ -107,16 +109,25 @@ class Link:
             self._stream.note(message)
 
     async def is_down(self) -> bool:
-        """Whether nobody listens there, as far as one more try can tell."""
-        self._breaker.hurry(self._host.clock.monotonic())
-        try:
-            if self._stream is None:
-                await self._connect()
-        except PeerUnreachable as error:
-            return error.is_down
-        except PeerRefused:
-            pass
-        return False
+        """Whether nobody listens there, as far as one more try can tell.
+
+        A process that dies may yet accept, or have accepted, a connection, which is then reset: so
+        whoever answers with nothing but that is looked at again, for a moment.
+        """
+        clock = self._host.clock
+        began_at = clock.monotonic()
+        while True:
+            self._breaker.hurry(clock.monotonic())
+            try:
+                if self._stream is None:
+                    await self._connect()
+                return False
+            except PeerUnreachable as error:
+                if error.is_down or clock.monotonic() - began_at > _DYING_SECONDS_MAX:
+                    return error.is_down
+            except PeerRefused:
+                return False
+            await asyncio.sleep(_DYING_PAUSE_SECONDS)
 
     def _decoder(self, answer: type[T]) -> "msgspec.msgpack.Decoder[T]":
         decoder = self._decoders.get(answer)
@@ -214,13 +225,7 @@ class Link:
 
     async def _look(self, stream: Stream) -> None:
         """Tell those who wait, once it is known whether the process is gone."""
-        is_down = False
-        try:
-            await self._connect()
-        except PeerUnreachable as error:
-            is_down = error.is_down
-        except PeerRefused:
-            pass
+        is_down = await self.is_down()
         stream.tell_lost(is_down=is_down)
         if is_down:
             self._on_down(self.node)

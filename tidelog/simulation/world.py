@@ -28,8 +28,10 @@ Rule 3: a fault names a machine, never a process: who comes next on that machine
 
 import asyncio
 import errno
+import gc
 import logging
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -122,6 +124,7 @@ class World:
 
         `disk_factory` is the seam for a disk that breaks its promises.
         """
+        gc.collect()  # what earlier worlds left must not be finalised in the middle of this one
         self.seed = seed
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop, keep=keep_trace)
@@ -609,8 +612,11 @@ class _LogToTrace(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread:
+            return  # of something real that runs beside the world
         message = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:

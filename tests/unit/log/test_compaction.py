@@ -181,7 +181,8 @@ def test_segment_in_which_nothing_changes_is_not_replaced():
 
     log.clean()
 
-    assert log.disk.counts["rename"] == before
+    # A start names the active segment anew, which takes two.
+    assert log.disk.counts["rename"] == before + 2
     assert not any("cleaned" in name for name in log.names())
 
 
