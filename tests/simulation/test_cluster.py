@@ -356,3 +356,28 @@ def test_a_voter_that_is_no_broker_or_votes_already_is_refused_by_name(world):
     for node, problem in ((9, "9"), (2, "votes already")):
         with pytest.raises(BrokerError, match=problem):
             world.do(world.node(1).broker.electorate.add(node))
+
+
+def test_a_change_waits_for_the_next_controller_no_longer_than_for_its_election(world):
+    old = controller(world)
+    assert old is not None
+    survivor = next(node for node in (1, 2, 3) if node != old)
+    world.pause(old)
+    began_at = world.now
+
+    async def make() -> int:
+        """At this node, where a client would ask the controller that it knows of."""
+        network = world.client("story").network
+        async with AdminClient(bootstrap(survivor), network=network) as client:
+            connection = await client.any_connection()
+            topic = {
+                "name": "meanwhile", "num_partitions": 1, "replication_factor": -1,
+                "assignments": [], "configs": [],
+            }  # fmt: skip
+            response = await connection.call(
+                Api.CREATE_TOPICS, topics=[topic], timeout=20_000, validate_only=False
+            )
+            return int(response.topics[0].error_code)
+
+    assert world.do(make()) == 0
+    assert world.now - began_at < 4.0, "no answer of the old one is waited for"

@@ -228,10 +228,12 @@ class Member:
         return image.voters
 
     def _on_lead(self, epoch: Epoch) -> None:
+        self.metadata.leader_changed(self.me.key.id)
         for call in self._lead_calls:
             call(epoch)
 
     def _on_follow(self, epoch: Epoch, leader: NodeId | None) -> None:
+        self.metadata.leader_changed(leader)
         for call in self._follow_calls:
             call(epoch, leader)
 

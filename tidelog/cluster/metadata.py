@@ -47,6 +47,7 @@ class Metadata:
         self._one_at_a_time = asyncio.Lock()
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Sequence[MetadataRecord]], None]] = []
+        self._asking: tuple[NodeId, asyncio.Task[ProposalAnswer]] | None = None
         self.replies_lost = 0
         """How often a proposal was sent and nothing heard of it: it may take effect, or not."""
         self._quorum: Quorum
@@ -148,10 +149,7 @@ class Metadata:
             refusal = error
         records = _records(decided) if decided is not None else []
         try:
-            answer = await self._hub.ask(
-                leader, Proposal(based_on=based_on, records=records), ProposalAnswer,
-                seconds_max=_ASK_SECONDS_MAX,
-            )  # fmt: skip
+            answer = await self._ask(leader, Proposal(based_on=based_on, records=records))
         except (PeerUnreachable, PeerRefused) as error:
             _log.info("node %d did not take a change: %s", leader, error)
             self.replies_lost += 1
@@ -168,6 +166,28 @@ class Metadata:
             self.replies_lost += 1  # it may have lost the lead after it had begun
             await asyncio.sleep(_RETRY_SECONDS)
         return None
+
+    async def _ask(self, leader: NodeId, proposal: Proposal) -> ProposalAnswer:
+        """The leader's answer; not if another leads, or nobody, before it has come."""
+        asking = asyncio.get_running_loop().create_task(
+            self._hub.ask(leader, proposal, ProposalAnswer, seconds_max=_ASK_SECONDS_MAX)
+        )
+        self._asking = (leader, asking)
+        try:
+            return await asking
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise PeerUnreachable(f"node {leader} does not lead any more") from None
+        finally:
+            self._asking = None
+            asking.cancel()
+
+    def leader_changed(self, leader: NodeId | None) -> None:
+        """Somebody else leads the quorum, or nobody: wait for no answer of the old one."""
+        if self._asking is not None and self._asking[0] != leader:
+            self._asking[1].cancel()
 
     async def _commit(self, records: list[MetadataRecord]) -> None:
         if records:
