@@ -1,0 +1,125 @@
+"""Bugs 11 and 14 of RELIABILITY, planted: rot that is taken for a torn tail, groups half loaded."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_planted_replication import PLACE, SECONDS_MAX, Stage, a_stage
+from tidelog.broker.coordinator import ShardDriver
+from tidelog.client.admin import AdminClient
+from tidelog.groups.shard import Shard, partition_for
+from tidelog.log.log import LogState
+from tidelog.log.recovery import open_log
+from tidelog.model import OFFSETS_TOPIC
+from tidelog.simulation import history
+from tidelog.simulation import replica_watch as watch
+from tidelog.simulation.history import History
+from tidelog.simulation.world import Violation
+
+
+def plant_rot_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
+    """11: whatever does not check out at a start is cut, and nobody is told."""
+
+    def trusting(*arguments: Any, **settings: Any) -> LogState:
+        found = open_log(*arguments, **{**settings, "durable_mark": 0})
+        return replace(found, discarded_bytes=0)
+
+    patch.setattr("tidelog.broker.replicas.open_log", trusting)
+
+
+def tell_rot() -> None:
+    """The last in sync dies and rots; it comes back first, then one that has everything."""
+    with a_stage(checkpoint_ms=100) as stage:
+        world = stage.world
+        for _ in range(10):
+            stage.commit()
+        world.run(1)
+        first, second, last = stage.nodes
+        for node in (first, second):
+            world.crash(node)
+            stage.run_until(partial(_has_left, stage, node))
+        assert stage.state.in_sync == {last}
+        world.crash(last)
+        world.flip_bits(last, 200, inside=f"{PLACE}")
+
+        world.restart(last)
+        world.run(3)
+        world.restart(first)
+        world.run(3)
+        world.restart(second)
+
+        world.run_until(lambda: stage.state.in_sync == set(stage.nodes), SECONDS_MAX)
+        assert stage.has(second, 10)
+
+
+def _has_left(stage: Stage, node: int) -> bool:
+    return node not in stage.state.in_sync
+
+
+def test_rot_is_not_taken_for_a_torn_tail(monkeypatch):
+    tell_rot()
+
+    plant_rot_taken_for_a_torn_tail(monkeypatch)
+
+    with pytest.raises(Violation) as found:
+        tell_rot()
+    assert found.value.name == watch.WATERMARK
+
+
+def plant_groups_half_loaded(patch: pytest.MonkeyPatch) -> None:
+    """14: a coordinator answers before it has read the log of its groups."""
+
+    def read_nothing(self: ShardDriver, shard: Shard) -> None:
+        pass
+
+    patch.setattr(ShardDriver, "_replay", read_nothing)
+
+
+def tell_a_coordinator_that_moves() -> History:
+    """A group commits, and asks the next coordinator where it was."""
+    told = History()
+    with a_stage() as stage:
+        stage.commit(10)
+        group = _group_elsewhere(stage)
+        for offset in (4, 9):
+            writing = told.begin_commit("member", group, {str(PLACE): offset})
+            stage.world.do(_commit(stage, group, offset))
+            writing.ok()
+        stage.world.crash(_coordinator(stage, group))
+        looking = told.begin_commit("member", group)
+        looking.ok({str(PLACE): stage.world.do(_committed(stage, group))})
+    return told
+
+
+def _coordinator(stage: Stage, group: str) -> int:
+    topic = stage.image.topics[OFFSETS_TOPIC]
+    return int(topic.partitions[partition_for(group, len(topic.partitions))].leader)
+
+
+def _group_elsewhere(stage: Stage) -> str:
+    """A group that the cluster's controller does not coordinate."""
+    stage.world.do(_commit(stage, "first", 1))
+    names = (f"group-{number}" for number in range(1000))
+    return next(name for name in names if _coordinator(stage, name) != stage.controller)
+
+
+async def _commit(stage: Stage, group: str, offset: int) -> None:
+    async with stage.client(AdminClient, stage.controller) as client:
+        await client.commit_offsets(group, {PLACE: offset})
+
+
+async def _committed(stage: Stage, group: str) -> int:
+    async with stage.client(AdminClient, stage.controller) as client:
+        found = (await client.group_offsets(group)).get(PLACE)
+        return -1 if found is None else int(found.offset)
+
+
+def test_a_coordinator_that_answers_too_early_is_found(monkeypatch):
+    assert history.check(tell_a_coordinator_that_moves()) == []
+
+    plant_groups_half_loaded(monkeypatch)
+
+    found = history.check(tell_a_coordinator_that_moves())
+    assert [anomaly.rule for anomaly in found] == [history.GROUP_REGRESSED]
