@@ -38,6 +38,8 @@ class Invariants:
     def __init__(self, voters: VoterSet, nodes: Mapping[NodeId, "Node"]) -> None:
         self._nodes = nodes
         self.decided: list[Record] = []
+        self._decided_in: dict[int, Offset] = {}
+        """How far the log was decided on, by the epoch that did it."""
         """What is committed, by the word of whoever said so first."""
         self.leaders: dict[Epoch, tuple[ReplicaKey, int]] = {}
         self.votes: dict[tuple[ReplicaKey, Epoch], ReplicaKey] = {}
@@ -95,7 +97,9 @@ class Invariants:
         me = (node.key, node.incarnation)
         if self.leaders.setdefault(epoch, me) != me:
             raise Violation("one leader in an epoch", f"{self.leaders[epoch]} and {me} in {epoch}")
-        self._check_prefix(node, len(self.decided), "a leader holds all that is committed")
+        # Votes may arrive late: who wins an epoch after a later one has begun lacks what that decided.
+        needed = max((end for at, end in self._decided_in.items() if at < epoch), default=0)
+        self._check_prefix(node, needed, "a leader holds all that is committed")
 
     def committed(self, node: "Node", watermark: Offset) -> None:
         disk, raft = node.disk, node.raft
@@ -108,6 +112,7 @@ class Invariants:
             raise Violation("leaders commit", facts)
         self._check_majority(node, watermark)
         self.decided += disk.read(len(self.decided), watermark)
+        self._decided_in[raft.epoch] = watermark
 
     def _check_majority(self, leader: "Node", watermark: Offset) -> None:
         raft, disk = leader.raft, leader.disk
