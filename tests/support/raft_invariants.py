@@ -97,7 +97,7 @@ class Invariants:
         me = (node.key, node.incarnation)
         if self.leaders.setdefault(epoch, me) != me:
             raise Violation("one leader in an epoch", f"{self.leaders[epoch]} and {me} in {epoch}")
-        # Votes may arrive late: who wins an epoch after a later one has begun lacks what that decided.
+        # Votes may come late: who wins an epoch after a later one began lacks what that decided.
         needed = max((end for at, end in self._decided_in.items() if at < epoch), default=0)
         self._check_prefix(node, needed, "a leader holds all that is committed")
 
