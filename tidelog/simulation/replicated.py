@@ -349,7 +349,7 @@ class ReplicatedLoad:
         world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
         self.replicas.check_producers()
         self._waiting = dict.fromkeys(range(self.pace.producers))
-        world.run_while(self._not_sent, seconds_max, name=LIVENESS)
+        world.run_while(lambda: self._not_sent(sound), seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
         for task in self._tasks:
             task.cancel()
@@ -365,7 +365,8 @@ class ReplicatedLoad:
         self.replicas.check_producers()
         self._check_history(readers, sound)
 
-    def _not_sent(self) -> str | None:
+    def _not_sent(self, sound: list[Machine]) -> str | None:
+        self._all_up(sound)  # one may only now have come to the end of its stop
         return f"producers {list(self._waiting)} do not get on" if self._waiting else None
 
     def _all_up(self, sound: list[Machine]) -> bool:
