@@ -388,12 +388,6 @@ class Feeding:
                 if leader is not None and interest.offset >= end:
                     leader.stays_level(node, at, end, now)
 
-    def offset_of(self, node: NodeId, cluster_id: int) -> Offset:
-        """Where a follower reads; NO_OFFSET if it does not."""
-        session = self._sessions.get(node)
-        interest = None if session is None else session.interests.get(cluster_id)
-        return NO_OFFSET if interest is None else interest.offset
-
     def close(self) -> None:
         for session in self._sessions.values():
             session.close()

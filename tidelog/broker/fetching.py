@@ -308,11 +308,13 @@ class Fetching:
         self._advance_start = advance_start
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._at: dict[int, tuple[NodeId, Partition]] = {}
+        self._ids: dict[Partition, int] = {}
         self._starts: dict[Partition, Offset] = {}
 
     def follow(self, cluster_id: int, partition: Partition) -> None:
         """Read from the leader that the partition follows now, or from nobody."""
         follower = partition.follower
+        self._ids[partition] = cluster_id
         before = self._at.pop(cluster_id, None)
         if before is not None and (follower is None or before != (follower.leader, partition)):
             self._fetchers[before[0]].remove(cluster_id, before[1])
@@ -331,10 +333,9 @@ class Fetching:
 
     def forget(self, partition: Partition) -> None:
         """The partition is here no more."""
-        for cluster_id, (leader, held) in list(self._at.items()):
-            if held is partition:
-                del self._at[cluster_id]
-                self._fetchers[leader].remove(cluster_id, partition)
+        cluster_id = self._ids.pop(partition, None)
+        if cluster_id is not None and (before := self._at.pop(cluster_id, None)) is not None:
+            self._fetchers[before[0]].remove(cluster_id, partition)
 
     # For fetchers.
 

@@ -90,7 +90,7 @@ class Replicas:
 
     def holds(self, partition: Partition) -> bool:
         """Whether it is still there: whoever waits may come back to one whose topic is deleted."""
-        return partition in self._topics_by_id.get(partition.topic_id, ())
+        return self.get(partition.topic_id, partition.name.partition) is partition
 
     def all(self) -> list[Partition]:
         return [p for numbers in self._topics.values() for p in numbers if p is not None]
