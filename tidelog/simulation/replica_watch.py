@@ -20,7 +20,8 @@
 | synced is there after a restart  | unless the log was being cut                                  |
 | producers are a fold of the log  | of all batches that are there, and of no others               |
 
-What a topic's `durability` makes of "synced" is meant: with `replicated` it is "written".
+What a topic's `durability` makes of "synced" is meant: with `replicated` it is "written". There a
+machine that lost power has only what it had synced, and is counted on until it registers again.
 
 Rule 1: what is compared is what is there: logs as they are on each node, sets as the metadata log
         has them. What a leader believes of its followers counts for nothing here.
@@ -179,6 +180,9 @@ class ReplicaWatch:
         self._committed: dict[Key, _Committed] = {}
         self._applied: Offset = -1
         self._fenced: frozenset[NodeId] = frozenset()
+        self._registered: dict[NodeId, int] = {}
+        self._lost_memory: dict[NodeId, int] = {}
+        """Who lost power, and in which broker epoch; nobody knows until it has a later one."""
         self._problem: tuple[str, str] | None = None
         world.on_new_disk.append(self._forget)
         world.on_end.append(self._leave)
@@ -284,9 +288,13 @@ class ReplicaWatch:
         """The process ends: remember what it has on its disk."""
         life = self._lives.get(machine.number)
         if life is not None and life.number == machine.lives:
+            if not machine.has_power:
+                self._lost_memory[machine.number] = self._registered.get(machine.number, -1)
             for view in life.views.values():
                 copy = _copy(view.partition.log)
                 copy.is_changing = view.cuts.is_half_done
+                if not machine.has_power:
+                    copy.written_end = copy.synced_end
                 self._left[machine.number, view.key] = copy
 
     def _forget(self, machine: Machine) -> None:
@@ -332,11 +340,21 @@ class ReplicaWatch:
                         before = f"{record.broker_epoch} after {life.broker_epoch}"
                         self._find(EPOCHS, f"broker epochs, by {machine.name}: {before}")
                     life.broker_epoch = record.broker_epoch
+                    self._register(record.node, record.broker_epoch)
         life.broker_epoch = max(life.broker_epoch, image.broker_epoch_last)
         applied = machine.node.broker.metadata.applied
         if applied > self._applied:
             self._applied = applied
             self._fenced = frozenset(n for n, broker in image.brokers.items() if broker.fenced)
+
+    def _register(self, node: NodeId, broker_epoch: int) -> None:
+        self._registered[node] = max(broker_epoch, self._registered.get(node, -1))
+        if broker_epoch > self._lost_memory.get(node, broker_epoch):
+            del self._lost_memory[node]
+
+    def _is_unsure(self, node: NodeId, durability: str) -> bool:
+        """Whether others must believe that it holds what it may have lost with its memory."""
+        return durability != "fsync" and node in self._lost_memory
 
     def _learn(self, machine: Machine, life: _Life, key: Key, state: PartitionImage) -> None:
         before = life.states.get(key, (-1, -1))
@@ -357,6 +375,8 @@ class ReplicaWatch:
         for node in sorted(state.in_sync):
             machine, copy = self._world.machines[node], self._copy_of(node, key)
             has = -1 if copy is None else copy.firm_end(committed.durability)
+            if self._is_unsure(node, committed.durability):
+                continue
             if has < committed.end and not machine.is_damaged and (copy or machine.is_up):
                 self._find(
                     JOINED,
@@ -450,7 +470,8 @@ class ReplicaWatch:
         lacking = {
             node: copy
             for node, copy in copies.items()
-            if copy is None or copy.firm_end(config.durability) < end
+            if (copy is None or copy.firm_end(config.durability) < end)
+            and not self._is_unsure(node, config.durability)
         }
         if len(replicas) - len(lacking) < needed:
             self._find(ENOUGH, f"{view}: up to {end}, and not {needed} hold it: {lacking}")
