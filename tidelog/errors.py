@@ -437,6 +437,15 @@ class ElectionNotNeeded(BrokerError):
     retriable = True
 
 
+class NoReassignmentInProgress(BrokerError):
+    """The partition's replicas are not moving, so there is nothing to cancel."""
+
+    code = 85
+
+    def __init__(self, what: object) -> None:
+        super().__init__(f"the replicas of {what} are not moving")
+
+
 class GroupSubscribedToTopic(BrokerError):
     """The group consumes the topic, so its offsets stay; stop the members first."""
 

@@ -20,7 +20,6 @@ KNOWN: Final[dict[str, dict[str, str]]] = {
             "a broker's settings have our names: kafka.advertised, not advertised.listeners"
         ),
         f"{_ADMIN}alter_replica_log_dirs": "AlterReplicaLogDirs (34): a node has one directory",
-        f"{_ADMIN}alter_partition_reassignments": "AlterPartitionReassignments (45): one node",
         f"{_ADMIN}list_config_resources": "ListConfigResources (74) is not served",
         f"{_PRODUCER}transactional_producer_messages": _TRANSACTIONS,
         f"{_PRODUCER}transactional_producer_offsets": _TRANSACTIONS,

@@ -1,7 +1,6 @@
 """What operators ask of a node: its directories, producers, partitions, elections and quorum.
 
-Rule 1: the answers are true, and are not made up: nothing is being reassigned, because nothing can
-        be yet.
+Rule 1: the answers are true, and are not made up.
 Rule 2: an election that may lose records is the active controller's: it alone has heard for sure
         how far the replicas go. Any other is decided wherever it is asked for.
 """
@@ -14,7 +13,7 @@ from tidelog.broker.context import Request
 from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS, describe_partition
 from tidelog.controller import elections
 from tidelog.controller.decisions import find_topic
-from tidelog.controller.elections import Electorate, MinInSync
+from tidelog.controller.elections import Electorate
 from tidelog.controller.image import ClusterImage, Place, TopicImage
 from tidelog.controller.records import PartitionChanged
 from tidelog.errors import (
@@ -199,13 +198,11 @@ async def _elect(
 
     def decide(image: ClusterImage) -> list[PartitionChanged]:
         fates.clear()
-        electorate = Electorate.of(
-            image, broker.controller.controller.reports, _min_in_sync(broker), broker.topic_config
-        )
+        electorate = electorate_of(broker, image)
         records = []
         for name in _those_in_need(image, is_unclean) if asked is None else asked:
             try:
-                records.append(elect(_find_place(image, name), electorate))
+                records.append(elect(find_place(image, name), electorate))
                 elected.add(name)
                 fates[name] = None
             except ElectionNotNeeded as error:
@@ -223,8 +220,12 @@ async def _elect(
     return fates
 
 
-def _min_in_sync(broker: Broker) -> MinInSync:
-    return lambda topic: broker.topic_config(topic).min_insync_replicas
+def electorate_of(broker: Broker, image: ClusterImage) -> Electorate:
+    """Who can be elected, as far as this node has heard."""
+    return Electorate.of(
+        image, broker.controller.controller.reports,
+        lambda topic: broker.topic_config(topic).min_insync_replicas, broker.topic_config,
+    )  # fmt: skip
 
 
 def _those_in_need(image: ClusterImage, is_unclean: bool) -> list[TopicPartition]:
@@ -232,16 +233,11 @@ def _those_in_need(image: ClusterImage, is_unclean: bool) -> list[TopicPartition
     return [place.name for place in places.values()]
 
 
-def _find_place(image: ClusterImage, name: TopicPartition) -> Place:
+def find_place(image: ClusterImage, name: TopicPartition) -> Place:
     topic = find_topic(image, name.topic)
     if not 0 <= name.partition < len(topic.partitions):
         raise UnknownTopicOrPartition(name)
     return Place(topic, name.partition)
-
-
-def list_partition_reassignments(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-    """A single node moves nothing."""
-    return {"error_message": None, "topics": []}
 
 
 def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.config.topic import BY_REPLICAS
 from tidelog.controller import elections
-from tidelog.controller.difference import Replica, Role
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
     MetadataRecord,
@@ -206,7 +205,9 @@ class Broker:
     async def begin(self) -> None:
         """Register, recover this node's partitions, and lead what it is given to lead."""
         await self.membership.register(self._registration())
-        await self.host.offload.run(self._finish_deletions)
+        known = {name: topic.id for topic, name in self.image.partitions_on(self.node_id)}
+        elsewhere = {topic.id: len(topic.partitions) for topic in self.image.topics.values()}
+        await self.host.offload.run(partial(self._finish_removals, known, elsewhere))
         await self._following.catch_up()
         for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
@@ -249,16 +250,25 @@ class Broker:
     def _known(self) -> list[TopicPartition]:
         return [name for _, name in self.image.partitions_on(self.node_id)]
 
-    def _finish_deletions(self) -> None:
-        """Remove what is left of topics whose deletion was committed before a crash.
+    def _finish_removals(
+        self, held: dict[TopicPartition, UUID], partitions: dict[UUID, int]
+    ) -> None:
+        """Remove what is left of replicas whose removal was committed while this node was away.
 
         Only with proof. A topic that the image does not know may be one that it does not know
-        yet, and a directory that the log knows nothing of all that is left of lost metadata.
+        yet, and a directory that the log knows nothing of all that is left of lost metadata. Of
+        one that it knows (`partitions`: how many they have), it knows who holds it: it has all
+        that was committed before this node registered. Taken for a replica again one day, such a
+        log would be one of long ago.
         """
-        known = {METADATA_PARTITION: METADATA_TOPIC_ID}
-        known |= {name: topic.id for topic, name in self.image.partitions_on(self.node_id)}
-        left = self._directory.leftovers(known)
-        if not left:
+        left = self._directory.leftovers({**held, METADATA_PARTITION: METADATA_TOPIC_ID})
+        moved = [
+            name for name, topic_id in left.items() if name.partition < partitions.get(topic_id, 0)
+        ]
+        if moved:
+            _log.warning("others hold %s by now; removed here", ", ".join(map(str, moved)))
+            self._directory.remove(moved)
+        if len(moved) == len(left):
             return
         deleted = deleted_topics(self._committed_changes())
         gone = [name for name, topic_id in left.items() if topic_id in deleted]
@@ -361,11 +371,10 @@ class Broker:
         await self._following.done(self.metadata.applied)
 
     def on_moved(self, call: Callable[[list[tuple[TopicPartition, bool]]], None]) -> None:
-        """Call `call` when partitions here are led anew, and whether by this node."""
+        """Call `call` when partitions here are led anew, or are here no more; whether led here."""
         self._moved_calls.append(call)
 
-    def _tell_moved(self, replicas: list[Replica]) -> None:
-        moved = [(replica.name, replica.role is Role.LEAD) for replica in replicas]
+    def _tell_moved(self, moved: list[tuple[TopicPartition, bool]]) -> None:
         for call in self._moved_calls:
             call(moved)
 

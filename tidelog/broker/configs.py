@@ -143,7 +143,7 @@ def _topic_entries(broker: Broker, name: str) -> list[_Entry]:
         if values[-1][0] is not Source.DEFAULT:
             values.append((Source.DEFAULT, key, getattr(defaults, field)))
         if key == _MIN_IN_SYNC:
-            replicas = len(topic.partitions[0].replicas)
+            replicas = topic.partitions[0].replication
             values = [
                 (source, n, shown_min_in_sync(value, replicas)) for source, n, value in values
             ]

@@ -6,12 +6,12 @@ Rule 2: what a full disk keeps from being done is tried again until it is, or is
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
-from tidelog.controller.difference import Difference, Differences, Replica
+from tidelog.controller.difference import Difference, Differences, Replica, Role
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import StorageError
 from tidelog.model import NodeId, Offset, TopicPartition
@@ -30,8 +30,9 @@ class Following:
         *,
         apply_configs: Callable[[], None],
         tell_deleted: Callable[[str], None],
-        tell_moved: Callable[[list[Replica]], None],
+        tell_moved: Callable[[list[tuple[TopicPartition, bool]]], None],
     ) -> None:
+        """`tell_moved` hears what is led anew, or held no more, and whether this node leads it."""
         self._metadata = metadata
         self._replicas = replicas
         self._differences = Differences(node_id)
@@ -70,7 +71,7 @@ class Following:
             waiting = [r for r in difference.led if not self._replicas.become_now(r)]
             for replica in difference.changed:
                 self._replicas.become_now(replica)
-            self._tell_moved([r for r in difference.led if r not in waiting])
+            self._tell_moved(_roles(r for r in difference.led if r not in waiting))
             if not waiting:
                 self._reached(self._metadata.applied, None)
                 return True
@@ -132,13 +133,14 @@ class Following:
                 await self._replicas.become(replica)
         for name in difference.topics_deleted:
             self._tell_deleted(name)
-        self._tell_moved([r for r in difference.led if r.name not in self._put_off])
+        self._tell_moved([(closed.name, False) for closed in difference.closed])
+        self._tell_moved(_roles(r for r in difference.led if r.name not in self._put_off))
         self._put_off |= {replica.name: replica for replica in difference.opened}
         if self._put_off:
             opened = list(self._put_off.values())
             await self._replicas.open(opened, self._metadata.image)
             self._put_off.clear()
-            self._tell_moved(opened)
+            self._tell_moved(_roles(opened))
 
     def retry(self) -> None:
         """Try again what could not be done before."""
@@ -152,3 +154,7 @@ class Following:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waits.append((offset, future))
             await future
+
+
+def _roles(replicas: Iterable[Replica]) -> list[tuple[TopicPartition, bool]]:
+    return [(replica.name, replica.role is Role.LEAD) for replica in replicas]

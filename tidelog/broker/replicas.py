@@ -2,7 +2,8 @@
 
 Rule 1: a partition is here because the metadata says so, and is what the metadata says it is.
 Rule 2: nothing is served before its log is recovered and its epoch opened.
-Rule 3: a topic's files are removed only once nobody reads them.
+Rule 3: a replica's files are removed only once nobody reads them; and, if others hold the partition
+        now, only once the metadata says who. What could not be removed is never opened again.
 """
 
 import logging
@@ -15,7 +16,7 @@ from uuid import UUID
 from tidelog.config import TopicConfig
 from tidelog.controller.difference import Closed, Replica, Role
 from tidelog.controller.image import ClusterImage, TopicImage
-from tidelog.errors import NotLeader, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.errors import BrokerError, NotLeader, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.host import Host
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory
@@ -23,7 +24,7 @@ from tidelog.log.log import LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
-from tidelog.model import NO_NODE, NodeId
+from tidelog.model import NO_NODE, NodeId, TopicPartition
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class Replicas:
         self._on_spent = on_spent
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
+        self._left: dict[TopicPartition, None] = {}
+        """Those that were closed, and whose files may be there still: the disk was full."""
 
     # Looking up.
 
@@ -107,9 +110,12 @@ class Replicas:
             by_topic.setdefault(replica.topic_id, []).append(replica)
         topics = {i: topic for i in by_topic if (topic := image.topics_by_id.get(i)) is not None}
         configs = {i: self._config_of(topic) for i, topic in topics.items()}
+        left = [replica.name for replica in wanted if replica.name in self._left]
 
         def make() -> list[tuple[Replica, LogState]]:
             opened = []
+            if left:
+                self._directory.remove(left)
             for topic_id in topics:
                 replicas, config = by_topic[topic_id], configs[topic_id]
                 self._directory.make_partitions([r.name for r in replicas], topic_id)
@@ -119,6 +125,8 @@ class Replicas:
         # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
         async with self._directory.noting:
             states = await self._change_disk(make)
+        for name in left:
+            self._left.pop(name, None)
         for replica, state in states:
             self._add(replica, configs[replica.topic_id], state)
             await self.become(replica)
@@ -170,9 +178,12 @@ class Replicas:
         if partition is None:
             return True  # it could not be opened
         known = replica.partition
+        partition.is_copy |= len(known.replicas) > 1
         leader, follower = partition.leader, partition.follower
         if leader is not None and replica.role is Role.LEAD and leader.epoch == known.epoch:
-            partition.decided(known.in_sync, known.partition_epoch, known.replicas)
+            partition.decided(
+                known.in_sync, known.partition_epoch, known.replicas, known.replication
+            )
             return True
         is_followed = follower is not None and (
             (follower.epoch, follower.leader) == (known.epoch, known.leader)
@@ -189,7 +200,7 @@ class Replicas:
         if replica.role is Role.LEAD:
             partition.lead(
                 known.epoch, known.in_sync, replicas=known.replicas,
-                partition_epoch=known.partition_epoch,
+                partition_epoch=known.partition_epoch, replication=known.replication,
             )  # fmt: skip
         elif replica.role is Role.FOLLOW:
             partition.follow(known.epoch, known.leader)
@@ -200,14 +211,17 @@ class Replicas:
 
     async def close(self, closed: Iterable[Closed]) -> None:
         """Stop serving these partitions, and remove their files."""
-        gone = []
+        gone: list[tuple[Partition, BrokerError]] = []
         for replica in closed:
             numbers = self._topics_by_id.get(replica.topic_id)
             number = replica.name.partition
             if numbers is None or number >= len(numbers) or (p := numbers[number]) is None:
                 continue
             numbers[number] = None
-            gone.append(p)
+            error: BrokerError = NotLeader(leader=None)  # another does, unless the topic is gone
+            if replica.is_deleted:
+                error = UnknownTopicOrPartition(p.name)
+            gone.append((p, error))
             if not any(numbers):
                 del self._topics_by_id[replica.topic_id]
                 if self._topics.get(replica.name.topic) is numbers:
@@ -224,18 +238,22 @@ class Replicas:
             ]
         )
 
-    async def _remove(self, gone: Sequence[Partition]) -> None:
-        for partition in gone:
-            partition.resign(UnknownTopicOrPartition(partition.name))
+    async def _remove(self, gone: Sequence[tuple[Partition, BrokerError]]) -> None:
+        for partition, error in gone:
+            partition.resign(error)
             self._on_closed(partition)
             self._rounds.forget(partition)
             partition.log.tail.clear()
-            partition.log.refusal = "the topic is deleted"
+            partition.log.refusal = "the replica is removed"
             self._cleaner.forget(partition.name)
         if not gone:
             return
+        names = [partition.name for partition, _ in gone]
+        self._left |= dict.fromkeys(names)
         await self._rounds.written()
         async with AsyncExitStack() as locked:
-            for partition in gone:
+            for partition, _ in gone:
                 await locked.enter_async_context(partition.files)
-            await self._change_disk(partial(self._directory.remove, [p.name for p in gone]))
+            await self._change_disk(partial(self._directory.remove, names))
+        for name in names:
+            self._left.pop(name, None)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from tidelog.broker import admin, configs, offsets, topics
+from tidelog.broker import admin, configs, offsets, reassignments, topics
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Client, Reply, Request, authorize
 from tidelog.broker.coordinator import Coordinator
@@ -81,7 +81,9 @@ class Requests:
             Api.ADD_RAFT_VOTER: admin.add_raft_voter,
             Api.REMOVE_RAFT_VOTER: admin.remove_raft_voter,
             Api.ELECT_LEADERS: admin.elect_leaders,
-            Api.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
+            Api.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
+            Api.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
+            Api.UNREGISTER_BROKER: reassignments.unregister_broker,
             Api.FIND_COORDINATOR: groups.find_coordinator,
             Api.JOIN_GROUP: groups.join_group,
             Api.SYNC_GROUP: groups.sync_group,

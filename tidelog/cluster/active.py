@@ -7,6 +7,7 @@ Rule 3: a closed connection makes it look at once; closed and refused counts as 
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
@@ -57,9 +58,13 @@ class ActiveController:
             cluster_id=self._member.identity.cluster_id, min_in_sync=self._min_in_sync,
             config_of=self._config_of, lease_seconds=self._lease_seconds,
         )  # fmt: skip
-        metadata.on_applied(
-            lambda records: controller.applied(metadata.image, records, metadata.applied)
-        )
+
+        def applied(records: Sequence[MetadataRecord]) -> None:
+            controller.applied(metadata.image, records, metadata.applied)
+            if metadata.image.moving:
+                self._wake.set()  # somebody may be in sync whom a move waited for
+
+        metadata.on_applied(applied)
 
     @property
     def controller(self) -> Controller:

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.controller import elections, membership, registration
+from tidelog.controller import elections, membership, reassignment, registration
 from tidelog.controller.elections import ConfigOf, Electorate, MinInSync, own_config
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.leases import LEASE_SECONDS, Heartbeat, Leases
 from tidelog.controller.records import (
     MetadataRecord,
     NodeConfigChanged,
+    PartitionChanged,
     TopicConfigChanged,
     TopicDeleted,
 )
@@ -38,6 +39,8 @@ PREFERRED_SECONDS: Final = 5.0
 """How often leadership is given back to first replicas, and what nobody leads is looked at."""
 PREFERRED_COUNT_MAX: Final = 500
 """How many partitions change their leader in one batch because of that."""
+COMPLETED_COUNT_MAX: Final = 500
+"""How many partitions whose replicas have moved let the others go in one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,9 @@ class Controller:
             self.reports.keep_only(image.places)
         if any(isinstance(record, TopicConfigChanged | NodeConfigChanged) for record in records):
             self._elect_all = True  # what waits may be led by whom it might not be before
+        for record in records:
+            if isinstance(record, PartitionChanged):
+                self.reports.keep_replicas(record.state.cluster_id, record.state.replicas)
         self._note_leaderless(image, end)
 
     def _note_leaderless(self, image: ClusterImage, end: Offset) -> None:
@@ -143,6 +149,10 @@ class Controller:
         if records := elections.settle_damage(image, electorate, self.reports.unsettled):
             return list(records)
         self.reports.unsettled.clear()
+        if records := reassignment.completed(
+            image.moving.values(), electorate, count_max=COMPLETED_COUNT_MAX
+        ):
+            return list(records)
         # The controller before this one may not have come to it; or a setting allows it now.
         if self._elect_all or self._is_time(now):
             if records := list(elections.elect_all(image, electorate)):

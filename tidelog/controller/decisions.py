@@ -111,7 +111,7 @@ def add_partitions(
         )
     if count > PARTITIONS_MAX:
         raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {count}")
-    replication = len(topic.partitions[0].replicas)
+    replication = len(topic.partitions[0].target)
     if assignment is not None:
         if len(assignment) != more:
             raise InvalidReplicaAssignment(
@@ -177,7 +177,7 @@ def eligible_after(
 def _not_eligible(topic: TopicImage, config: TopicConfig) -> Iterator[PartitionChanged]:
     for number, partition in enumerate(topic.partitions):
         is_led = partition.leader != NO_NODE  # else nothing is committed, however few suffice
-        minimum = min_in_sync_of(config, len(partition.replicas))
+        minimum = min_in_sync_of(config, partition.replication)
         if partition.eligible and is_led and len(partition.in_sync) >= minimum:
             yield change(Place(topic, number), partition.edited(eligible=frozenset()))
 

@@ -88,10 +88,14 @@ class Electorate:
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
         """How many must be in sync for anything to be committed."""
+        return self.minimum_of(topic, partition.replication)
+
+    def minimum_of(self, topic: TopicImage, replication: int) -> int:
+        """The same, for a partition of the topic that has so many replicas."""
         wanted = self._minimums.get(topic.id)
         if wanted is None:
             wanted = self._minimums[topic.id] = self.min_in_sync(topic)
-        return enough_in_sync(wanted, len(partition.replicas))
+        return enough_in_sync(wanted, replication)
 
     def config(self, topic: TopicImage) -> TopicConfig:
         config = self._configs.get(topic.id)

@@ -50,6 +50,7 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
     adding: tuple[NodeId, ...] = ()
     removing: tuple[NodeId, ...] = ()
     lost: tuple[ReplicaKey, ...] = ()
+    original: tuple[NodeId, ...] = ()
 
     @classmethod
     def of(cls, state: PartitionState) -> "PartitionImage":
@@ -58,6 +59,7 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
             in_sync=frozenset(state.in_sync), leader=state.leader, epoch=state.epoch,
             partition_epoch=state.partition_epoch, eligible=frozenset(state.eligible),
             adding=state.adding, removing=state.removing, lost=state.lost,
+            original=state.original,
         )  # fmt: skip
 
     @property
@@ -66,8 +68,27 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
         return PartitionState(
             self.cluster_id, self.replicas, tuple(sorted(self.in_sync)), self.leader, self.epoch,
             self.partition_epoch, tuple(sorted(self.eligible)), self.adding, self.removing,
-            self.lost,
+            self.lost, self.original,
         )  # fmt: skip
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[NodeId, ...]:
+        """Who shall hold it, the preferred leader first."""
+        return self.replicas[: len(self.replicas) - len(self.removing)]
+
+    @property
+    def replication(self) -> int:
+        """The replicas that `min.insync.replicas` goes by: who is being added does not count.
+
+        So it neither rises nor falls while replicas move, but once, at the end, if their number is
+        another one then.
+        """
+        return len(self.replicas) - len(self.adding)
 
     def edited(self, **changes: Any) -> "PartitionImage":
         """This with other values, on the way to a decision; epochs stay as they are."""
@@ -160,6 +181,8 @@ class ClusterImage:
         """The partitions that a node leads; NO_NODE has those that nobody leads."""
         self.strayed: dict[int, Place] = {}
         """The partitions that another leads than their first replica."""
+        self.moving: dict[int, Place] = {}
+        """The partitions of which replicas are being added or removed."""
         self.preferred: dict[NodeId, int] = {}
         """How many partitions have their first replica on a node."""
 
@@ -231,6 +254,7 @@ class ClusterImage:
                 del self.topics_by_id[topic.id]
                 for partition in topic.partitions:
                     del self.places[partition.cluster_id]
+                    self.moving.pop(partition.cluster_id, None)
                     self._unlink(partition)
             case TopicConfigChanged():
                 self.topics[record.topic].config = dict(record.config)
@@ -279,6 +303,7 @@ class ClusterImage:
                 brokers[node] = msgspec.structs.replace(brokers[node], shutting_down=True)
             case BrokerUnregistered():
                 del brokers[node], self.nodes[node]
+                self.node_configs.pop(node, None)
             case _:
                 assert_never(record)
 
@@ -293,6 +318,8 @@ class ClusterImage:
             topic.partitions.append(partition)
             self.places[partition.cluster_id] = place
             self._link(partition, place)
+            if partition.is_moving:
+                self.moving[partition.cluster_id] = place
 
     def _change(self, topic: TopicImage, number: int, state: PartitionState) -> None:
         before, after = topic.partitions[number], PartitionImage.of(state)
@@ -302,6 +329,10 @@ class ClusterImage:
         if before.leader != after.leader or before.replicas != after.replicas:
             self._unlink(before)
             self._link(after, place)
+        if after.is_moving:
+            self.moving[after.cluster_id] = place
+        else:
+            self.moving.pop(after.cluster_id, None)
 
     def _open_epochs(self, node: NodeId) -> None:
         for topic, number in self.led.get(node, {}).values():

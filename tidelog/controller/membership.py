@@ -6,6 +6,8 @@ Rule 2: several brokers at once are one decision: leadership never moves to one 
 """
 
 from collections.abc import Collection
+from itertools import islice
+from typing import Final
 
 from tidelog.controller import elections
 from tidelog.controller.elections import Electorate
@@ -19,6 +21,9 @@ from tidelog.controller.records import (
 )
 from tidelog.errors import BrokerIdNotRegistered, InvalidRequest
 from tidelog.model import NodeId
+
+_NAMED_MAX: Final = 5
+"""How many of a broker's partitions are named where it cannot go because of them."""
 
 
 def fence(
@@ -62,12 +67,18 @@ def unregister(image: ClusterImage, node: NodeId) -> BrokerUnregistered:
     broker = image.brokers.get(node)
     if broker is None:
         raise BrokerIdNotRegistered(node)
+    if held := image.held.get(node):
+        named = [str(place.name) for place in islice(held.values(), _NAMED_MAX)]
+        more = f" and {len(held) - len(named)} more" if len(held) > len(named) else ""
+        raise InvalidRequest(
+            f"broker {node} holds replicas of {', '.join(named)}{more}; move them elsewhere "
+            f"(`tidelog brokers drain {node}`) and wait until they are there"
+        )
     if not broker.fenced:
         raise InvalidRequest(f"broker {node} is running; stop it first")
     if node in image.voters.ids:
-        raise InvalidRequest(f"broker {node} is a voter of the quorum; remove it from there first")
-    if held := len(image.held.get(node, {})):
         raise InvalidRequest(
-            f"broker {node} holds replicas of {held} partitions; move them elsewhere first"
+            f"broker {node} is a voter of the quorum; let it be one no longer "
+            f"(`tidelog quorum remove {node}`)"
         )
     return BrokerUnregistered(node=node, broker_epoch=broker.broker_epoch)

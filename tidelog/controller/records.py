@@ -104,7 +104,8 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
     """All that the cluster has decided about a partition. Sets are sorted: equal states are equal.
 
     Invariant: the leader is NO_NODE or one of `in_sync`; `in_sync`, `eligible` and `lost` share
-    no node; `in_sync` is empty only where `lost` is not.
+    no node; `in_sync` is empty only where `lost` is not. While replicas move, `replicas` are those
+    that shall stay or come, in their order, and then `removing`.
     """
 
     cluster_id: int
@@ -127,6 +128,8 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
 
     Committed records may be on those disks and nowhere else: an operator must decide.
     """
+    original: tuple[NodeId, ...] = ()
+    """The replicas, in their order, before they began to move: what cancelling goes back to."""
 
 
 class TopicCreated(_Record, frozen=True, tag="TopicCreated"):

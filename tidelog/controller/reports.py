@@ -89,6 +89,15 @@ class ReplicaReports:
         said = self._by_node.get(node)
         return said.at if said is not None and said.broker_epoch == broker_epoch else None
 
+    def keep_replicas(self, cluster_id: int, replicas: Container[NodeId]) -> None:
+        """Forget what others said of the partition: they hold it no more.
+
+        Should they hold it again, it is another log.
+        """
+        for node, said in self._by_node.items():
+            if node not in replicas and said.reports.pop(cluster_id, None) is not None:
+                said.damaged.pop(cluster_id, None)
+
     def keep_only(self, known: Container[int]) -> None:
         """Forget the partitions that are not `known`: their topics are deleted."""
         for said in self._by_node.values():

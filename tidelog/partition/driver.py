@@ -76,10 +76,10 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_rounds",
-        "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower", "has_lease",
-        "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged", "log", "me", "mending",
-        "name", "on_progress", "on_reopened", "on_spent", "path", "topic_id",
+        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
+        "_rounds", "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower",
+        "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged", "log", "me",
+        "mending", "name", "on_progress", "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,7 @@ class Partition:
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
         self.mending = Mending(self, host, rounds, budget)
+        self._replication = 0
         self._host = host
         self._rounds = rounds
         self._last_watermark = state.start if high_watermark is None else high_watermark
@@ -146,7 +147,7 @@ class Partition:
         if self.syncs and not synced_before:
             self._rounds.sync(self)  # what was only written counts no more
         if (leader := self.leader) is not None:
-            leader.min_in_sync = min_in_sync_of(config, len(leader.replicas))
+            leader.min_in_sync = min_in_sync_of(config, self._replication)
             self._settle(leader.advance())
             self._refuse_if_short(leader)
             if not self.syncs:
@@ -163,28 +164,39 @@ class Partition:
         *,
         replicas: Iterable[NodeId] = (),
         partition_epoch: int = 0,
+        replication: int | None = None,
     ) -> None:
-        """Open `epoch` as the leader."""
+        """Open `epoch` as the leader.
+
+        `min.insync.replicas` goes by `replication`, which is fewer than the replicas while some of
+        them are being added.
+        """
         log = self.log
         self.follower = None
         self.is_cut = False
         self.leads_damaged = log.damaged_at is not None
         replicas = tuple(replicas) or tuple(in_sync)
+        self._replication = len(replicas) if replication is None else replication
         self.leader = Leader(
             me=self.me, epoch=epoch, log_end=log.end, held=self.held_end,
             high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
             partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
-            min_in_sync=min_in_sync_of(self.config, len(replicas)),
+            min_in_sync=min_in_sync_of(self.config, self._replication),
         )  # fmt: skip
         self._tell_log_watchers()
 
     def decided(
-        self, in_sync: Iterable[NodeId], partition_epoch: int, replicas: Iterable[NodeId]
+        self,
+        in_sync: Iterable[NodeId],
+        partition_epoch: int,
+        replicas: Iterable[NodeId],
+        replication: int | None = None,
     ) -> None:
         """The metadata shows who is in sync, in the epoch that this node leads in."""
         leader = self.leading()
         leader.set_replicas(replicas, self._host.clock.monotonic())
-        leader.min_in_sync = min_in_sync_of(self.config, len(leader.replicas))
+        self._replication = len(leader.replicas) if replication is None else replication
+        leader.min_in_sync = min_in_sync_of(self.config, self._replication)
         self._settle(leader.decided(in_sync, partition_epoch))
         self._refuse_if_short(leader)
 

@@ -461,7 +461,7 @@ class ReplicaWatch:
         """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""
         config, log = view.partition.config, view.partition.log
         replicas, in_sync = sets[0].replicas, sets[0].in_sync
-        needed = min_in_sync_of(config, len(replicas))
+        needed = min_in_sync_of(config, sets[0].replication)
         if len(in_sync) < needed:
             self._find(SHORT, f"{view}: {sorted(in_sync)} commit up to {end}, not {needed}")
         # Of a disk that is damaged nobody knows; its node may hold it or not.

@@ -129,7 +129,10 @@ def _change(draw, image, number):
     after = place.partition.changed(
         replicas=tuple(replicas), in_sync=in_sync,
         leader=draw(st.sampled_from([NO_NODE, *sorted(in_sync)])),
-        eligible=frozenset(replicas) - in_sync, lost=lost, adding=tuple(_some(draw, least=0)),
+        eligible=frozenset(replicas) - in_sync, lost=lost,
+        adding=tuple(draw(st.lists(st.sampled_from(replicas), unique=True))),
+        removing=tuple(replicas[draw(st.integers(0, len(replicas))) :]),
+        original=tuple(_some(draw, least=0)),
     )  # fmt: skip
     return PartitionChanged(topic=str(topic.id), partition=place.number, state=after.state)
 

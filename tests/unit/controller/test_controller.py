@@ -12,7 +12,7 @@ from tests.unit.controller.histories import (
     the_place,
 )
 from tidelog.config import TopicConfig
-from tidelog.controller import elections
+from tidelog.controller import elections, reassignment
 from tidelog.controller.controller import PREFERRED_COUNT_MAX, Controller, Standing
 from tidelog.controller.decisions import Defaults, NewTopic, create_topic
 from tidelog.controller.elections import min_in_sync
@@ -557,3 +557,39 @@ def test_whatever_happens_leaders_hold_what_was_committed_and_epochs_never_fall(
             continue
     registered = [r for b in driver.batches for r in b if isinstance(r, BrokerRegistered)]
     assert all(one.broker_epoch < later.broker_epoch for one, later in pairwise(registered))
+
+
+# Replicas that move.
+
+
+def in_sync_grows(driver, *nodes):
+    """The leader proposes that these are in sync."""
+    partition, brokers = driver.partition, driver.image.brokers
+    wanted = WantedInSync(
+        topic_id=the_place(driver.image).topic.id, partition=0, leader=partition.leader,
+        broker_epoch=brokers[partition.leader].broker_epoch, epoch=partition.epoch,
+        partition_epoch=partition.partition_epoch,
+        in_sync={node: brokers[node].broker_epoch for node in nodes},
+    )  # fmt: skip
+    driver.apply([change_in_sync(driver.image, wanted, driver.controller.electorate(driver.image))])
+
+
+def test_the_next_controller_completes_what_the_last_one_saw_begin():
+    driver = Driver(*cluster(1, 2, 3, 4), partition_in([1, 2], [1, 2], 1), preferred_seconds=None)
+    place, able = the_place(driver.image), driver.controller.electorate(driver.image)
+    begun = reassignment.begin(place, (3, 4), driver.image, able)
+    assert begun is not None
+    driver.apply([begun])
+    driver.beat(1, replicas=[ReplicaReport(CLUSTER_ID, 3, 9, 9)])
+    assert driver.settle() == []
+
+    in_sync_grows(driver, 1, 2, 3)
+    assert driver.settle() == []
+    in_sync_grows(driver, 1, 2, 3, 4)
+    driver.begin()
+
+    assert driver.settle() == [["PartitionChanged"]]
+    assert driver.partition.replicas == (3, 4)
+    assert (driver.partition.leader, driver.partition.in_sync) == (3, {3, 4})
+    assert driver.controller.reports.get(1, CLUSTER_ID) is None
+    assert driver.settle() == []

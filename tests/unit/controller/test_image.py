@@ -284,6 +284,7 @@ def indexes_from_scratch(image):
     held: dict = {}
     led: dict = {}
     strayed: dict = {}
+    moving: dict = {}
     preferred: dict = {}
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
@@ -295,7 +296,9 @@ def indexes_from_scratch(image):
             preferred[first] = preferred.get(first, 0) + 1
             if partition.leader != first:
                 strayed[cluster_id] = (topic.name, number)
-    return places, held, led, strayed, preferred
+            if partition.adding or partition.removing:
+                moving[cluster_id] = (topic.name, number)
+    return places, held, led, strayed, moving, preferred
 
 
 def indexes_of(image):
@@ -308,6 +311,7 @@ def indexes_of(image):
         {node: named(places) for node, places in image.held.items()},
         {node: named(places) for node, places in image.led.items()},
         named(image.strayed),
+        named(image.moving),
         image.preferred,
     )
 

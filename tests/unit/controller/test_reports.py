@@ -87,3 +87,16 @@ def test_a_report_of_before_there_was_damage_can_be_read():
     old = msgspec.msgpack.encode([7, 0, 10, 9])
 
     assert msgspec.msgpack.decode(old, type=ReplicaReport) == ReplicaReport(7, 0, 10, 9, False)
+
+
+def test_who_holds_a_partition_no_more_has_nothing_to_say_of_it():
+    reports = ReplicaReports()
+    for node in (1, 2):
+        reports.take(node, 5, [ReplicaReport(7, 0, 10, 9, True), ReplicaReport(8, 0, 1, 1)], now=1)
+
+    reports.keep_replicas(7, [2, 3])
+
+    assert reports.get(1, 7) is None
+    assert not reports.is_damaged(1, 7)
+    assert reports.get(1, 8) is not None
+    assert reports.is_damaged(2, 7)
