@@ -1,4 +1,4 @@
-"""What an operator asks of a cluster: groups and their offsets, settings.
+"""What an operator asks of a cluster: groups and their offsets, settings, replicas that move.
 
 Rule 1: what concerns a group is asked of its coordinator, which is looked up for every attempt: it
         moves, and these questions are rare.
@@ -22,7 +22,7 @@ from tidelog.client.wire import Connection
 from tidelog.errors import CorruptMessage
 from tidelog.groups.records import Reader
 from tidelog.groups.subscription import CONSUMER
-from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Endpoint, Offset, TopicPartition
+from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Endpoint, NodeId, Offset, TopicPartition
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
 
@@ -33,6 +33,8 @@ DEAD: Final = "Dead"
 """What a coordinator of before version 6 calls a group that it does not have."""
 NO_GENERATION: Final = -1
 """Who commits without being a member says so; it is refused while there are members."""
+REASSIGNED_AT_ONCE: Final = 500
+"""Partitions in one request; they are one decision."""
 NAMED_MOST: Final = 9
 """The last version of OffsetCommit and OffsetFetch that names topics."""
 
@@ -132,6 +134,20 @@ class ConfigChange:
 
     name: str
     value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition whose replicas move: `adding` come, `removing` go once those are in sync."""
+
+    replicas: tuple[NodeId, ...]
+    adding: tuple[NodeId, ...]
+    removing: tuple[NodeId, ...]
+
+    @property
+    def target(self) -> tuple[NodeId, ...]:
+        """Who shall hold it, the preferred leader first."""
+        return tuple(node for node in self.replicas if node not in self.removing)
 
 
 class AdminClient(KafkaClient):
@@ -296,6 +312,67 @@ class AdminClient(KafkaClient):
 
         return await self.retry(attempt)
 
+    # Replicas that move, and brokers that go.
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[NodeId] | None]
+    ) -> dict[TopicPartition, Refused]:
+        """Let these nodes hold each partition, or with None cancel its move; what was refused.
+
+        Returns once the moves have begun.
+        """
+        names, refused = sorted(targets), {}
+        for first in range(0, len(names), REASSIGNED_AT_ONCE):
+            some = _by_topic(names[first : first + REASSIGNED_AT_ONCE])
+            response = await self.ask_controller(
+                Api.ALTER_PARTITION_REASSIGNMENTS,
+                lambda response: [
+                    (response.error_code, "replicas cannot move", response.error_message)
+                ],
+                allow_replication_factor_change=True,
+                topics=[
+                    {
+                        "name": topic,
+                        "partitions": [
+                            {"partition_index": p.partition, "replicas": _listed(targets[p])}
+                            for p in places
+                        ],
+                    }
+                    for topic, places in some.items()
+                ],
+            )
+            for topic in response.responses:
+                for one in topic.partitions:
+                    if one.error_code != ErrorCode.none:
+                        place = TopicPartition(topic.name, one.partition_index)
+                        refused[place] = Refused(one.error_code, str(place), one.error_message)
+        return refused
+
+    async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """Every partition whose replicas move."""
+        response = await self.ask_controller(
+            Api.LIST_PARTITION_REASSIGNMENTS,
+            lambda response: [(response.error_code, "moving replicas", response.error_message)],
+            topics=None,
+        )
+        return {
+            TopicPartition(topic.name, one.partition_index): Reassignment(
+                replicas=tuple(one.replicas),
+                adding=tuple(one.adding_replicas),
+                removing=tuple(one.removing_replicas),
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }
+
+    async def unregister_broker(self, node: NodeId) -> None:
+        """Forget a broker that is gone and holds nothing; it may come back as a new one."""
+        await self.ask_controller(
+            Api.UNREGISTER_BROKER,
+            lambda response: [(response.error_code, f"broker {node}", response.error_message)],
+            broker_id=node,
+        )
+
     # Settings.
 
     async def describe_configs(self, resource: Resource, name: str) -> list[ConfigInfo]:
@@ -392,6 +469,10 @@ def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition
     for place in sorted(places):
         found.setdefault(place.topic, []).append(place)
     return found
+
+
+def _listed(target: Sequence[NodeId] | None) -> list[NodeId] | None:
+    return None if target is None else list(target)
 
 
 def _check_places(topics: Any) -> None:

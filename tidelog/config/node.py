@@ -57,6 +57,12 @@ class NodeConfig:
         10_000, "A follower that has not been level with its leader for so long is out of sync.",
         least=10,
     )  # fmt: skip
+    cordoned_log_dirs: str = setting(
+        "",
+        "'*' while the cluster runs: this node gets no more replicas of new topics and partitions. "
+        "What it holds stays until somebody moves it; `tidelog brokers drain` does both.",
+        choices=("", "*"),
+    )
     auto_create_topics_enable: bool = setting(True, "Create a topic when a client first names it.")
     num_partitions: int = setting(
         1, "Partitions of a topic created by itself.", least=1, most=10000
@@ -173,7 +179,7 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
     {
         *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
         "auto.create.topics.enable", "connections.max", "connections.max.idle.ms",
-        "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms",
+        "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
         "producer.id.expiration.ms", "socket.request.max.bytes",
     }

@@ -213,7 +213,7 @@ def _replication(image: ClusterImage, wanted: int, defaults: Defaults) -> int:
     if wanted == -1:
         wanted = defaults.replication
     if wanted == -1:
-        wanted = min(REPLICATION_DEFAULT, len(among))
+        wanted = min(REPLICATION_DEFAULT, sum(not broker.is_cordoned for broker in among))
     check_replication(among, wanted)
     return wanted
 

@@ -6,7 +6,7 @@ Rule 3: what is looked up is indexed. One record costs what it touches, however 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,9 @@ from tidelog.controller.records import (
 )
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
+
+CORDONED: Final = "cordoned.log.dirs"
+"""The setting of a node that shall get no more replicas."""
 
 
 class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +221,11 @@ class ClusterImage:
         """Whether the node is there, as far as the controller knows."""
         broker = self.brokers.get(node)
         return not broker.fenced if broker is not None else node in self.nodes
+
+    def is_cordoned(self, node: NodeId) -> bool:
+        """Whether the node shall get no more replicas; what it holds it keeps (KIP-1066)."""
+        common = self.node_configs.get(None, {}).get(CORDONED, "")
+        return bool(self.node_configs.get(node, {}).get(CORDONED, common).strip())
 
     def active_nodes(self) -> list[NodeId]:
         """Those that may lead, in order. A node that is alone is never fenced."""

@@ -3,7 +3,8 @@
 Rule 1: no broker holds a partition twice, and no two replicas share a rack while there are others.
 Rule 2: each topic is spread evenly over the brokers, in replicas and in leaders; what is left over
         goes to those that hold, or lead, the least of all topics.
-Rule 3: brokers that are fenced or about to stop get replicas only if there are not enough others.
+Rule 3: brokers that are fenced or about to stop get replicas only if there are not enough others;
+        those that are cordoned, since they are to be drained, get none.
 Rule 4: the same brokers, loads and start give the same placement.
 """
 
@@ -24,6 +25,7 @@ class Candidate:
     node: NodeId
     rack: str | None = None
     is_active: bool = True
+    is_cordoned: bool = False
     replicas: int = 0
     leaders: int = 0
     """Partitions that it leads by preference, whoever leads them now."""
@@ -37,7 +39,7 @@ def candidates(image: ClusterImage) -> list[Candidate]:
         found.append(
             Candidate(
                 node=node, rack=None if broker is None else broker.rack,
-                is_active=broker is None or broker.is_active,
+                is_active=broker is None or broker.is_active, is_cordoned=image.is_cordoned(node),
                 replicas=len(image.held.get(node, ())), leaders=image.preferred.get(node, 0),
             )
         )  # fmt: skip
@@ -46,9 +48,11 @@ def candidates(image: ClusterImage) -> list[Candidate]:
 
 def check_replication(among: Sequence[Candidate], replication: int) -> None:
     """Refuse what no placement can give."""
+    among, cordoned = _open(among), [broker.node for broker in among if broker.is_cordoned]
     if not 1 <= replication <= len(among):
+        besides = f" (nodes {cordoned} are cordoned)" if cordoned else ""
         raise InvalidReplicationFactor(
-            f"{replication} replicas cannot be placed on {len(among)} nodes; "
+            f"{replication} replicas cannot be placed on {len(among)} nodes{besides}; "
             f"ask for 1 to {len(among)}"
         )
     if not any(broker.is_active for broker in among):
@@ -67,6 +71,7 @@ def place(
 ) -> list[list[NodeId]]:
     """The replicas of `partitions` new partitions, of a new topic or beside those of `topic`."""
     check_replication(among, replication)
+    among = _open(among)
     active = [broker for broker in among if broker.is_active]
     spread = _Spread(active if len(active) >= replication else among, topic)
     if len(active) < replication:
@@ -75,6 +80,10 @@ def place(
     while spread.shift_leader(placed):
         pass  # each time two brokers come closer to each other
     return placed
+
+
+def _open(among: Sequence[Candidate]) -> list[Candidate]:
+    return [broker for broker in among if not broker.is_cordoned]
 
 
 class _Spread:

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from tests.unit.controller.histories import cluster, image_after
 from tidelog.controller.placement import Candidate, candidates, place
-from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted, TopicCreated
+from tidelog.controller.records import (
+    BrokerFenced,
+    BrokerShutdownWanted,
+    NodeConfigChanged,
+    TopicCreated,
+)
 from tidelog.errors import InvalidReplicationFactor
 
 
@@ -160,3 +165,17 @@ def test_brokers_that_are_away_are_used_last_and_do_not_lead():
 def test_what_cannot_be_placed_is_refused_with_the_reason(among, replication, why):
     with pytest.raises(InvalidReplicationFactor, match=why):
         place(among, partitions=1, replication=replication)
+
+
+def test_a_broker_that_is_cordoned_gets_nothing_though_others_are_few():
+    image = image_after(
+        *cluster(1, 2, 3),
+        BrokerFenced(node=2, broker_epoch=2),
+        NodeConfigChanged(node=3, config={"cordoned.log.dirs": "*"}),
+    )
+
+    assert held_by(place(candidates(image), partitions=4, replication=2)) == {1: 4, 2: 4}
+    with pytest.raises(InvalidReplicationFactor, match=r"2 nodes \(nodes \[3\] are cordoned\)"):
+        place(candidates(image), partitions=1, replication=3)
+    image.apply(NodeConfigChanged(node=3, config={}))
+    assert held_by(place(candidates(image), partitions=4, replication=2))[3] == 4
