@@ -70,6 +70,15 @@ class _Interest:
         self.partition.unwatch_log(self.grew)
         self.partition.unwatch(self.watermark_rose)
 
+    def is_urgent(self) -> bool:
+        """Whether there may be more to tell than another watermark."""
+        partition = self.partition
+        log = partition.log
+        return (
+            self.offset < log.end or self.is_unseen or partition.leader is None
+            or log.start != self.told_start
+        )  # fmt: skip
+
     def grew(self) -> None:
         session = self.session
         session.dirty[self.cluster_id] = self
@@ -116,7 +125,7 @@ class _Session:
         for cluster_id in asked.corrupt:
             if (interest := self.interests.get(cluster_id)) is not None:
                 self._feeding.on_suspect(interest.partition, interest.offset)
-        if not self.look():
+        if not self.look(is_patient=True):
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(asked.wait_ms / 1000, self.answer_now)
 
@@ -176,8 +185,16 @@ class _Session:
         if self.place is not None:
             self.look()
 
-    def look(self) -> bool:
-        """Answer if there is anything to say; whether there was."""
+    def look(self, *, is_patient: bool = False) -> bool:
+        """Answer if there is anything to say; whether there was.
+
+        With `is_patient` news of a watermark alone waits for batches to go with.
+        """
+        if is_patient and not self._refused:
+            if not any(interest.is_urgent() for interest in self.dirty.values()):
+                if self.dirty and self.later is None:
+                    self.look_later()
+                return False
         parts, self._refused = self._refused, []
         buffers: list[Bytes] = []
         left = ANSWER_BYTES_MAX

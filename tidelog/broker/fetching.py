@@ -5,6 +5,8 @@ Rule 1: one request at a time for all partitions that this node follows there. I
 Rule 2: what a log was asked to hold is appended as it came, or not at all; whatever goes wrong with
         one partition is tried again later and keeps no other waiting.
 Rule 3: what is held is told by notes, coalesced: one for all that a round of the disk has synced.
+Rule 4: little is read on once it is held, for a moment at least: so note and request leave together
+        and arrive together, and what comes meanwhile is read at once. Much is read on at once.
 """
 
 import asyncio
@@ -44,6 +46,10 @@ WAIT_SECONDS: Final = 0.5
 _ASK_SECONDS_MAX: Final = 2.0
 _RETRY_SECONDS: Final = 0.03
 _REFUSED_SECONDS: Final = 1.0
+LITTLE_BYTES_MAX: Final = 64 * 1024
+"""What takes longer to ask for and to tell of than to write."""
+HOLD_SECONDS_MAX: Final = 0.005
+"""How long an answer that brought little keeps the next request."""
 
 
 class _Listed(NamedTuple):
@@ -74,6 +80,9 @@ class Fetcher:
         self._progress: dict[int, Partition] = {}
         self._telling = False
         self._wanted = asyncio.Event()
+        self._unheld: dict[int, Partition] = {}
+        """What the last answer brought, if that was little, until it is held."""
+        self._all_held: asyncio.Future[None] | None = None
         self.failures = 0
         """Requests that were not answered."""
 
@@ -93,6 +102,7 @@ class Fetcher:
             partition.on_progress = partition.on_reopened = _ignore
             self._to_list.pop(cluster_id, None)
             self._progress.pop(cluster_id, None)
+            self._unheld.pop(cluster_id, None)
             if self._listed.pop(cluster_id, None) is not None:
                 self._forgotten[cluster_id] = None
 
@@ -110,6 +120,7 @@ class Fetcher:
             return
         self._to_list[cluster_id] = None
         self._wanted.set()
+        self._hold_no_more()
         if self._parked:
             self._parked = False
             self._hub.note(self._leader, AnswerNow(session=self._session))
@@ -136,6 +147,25 @@ class Fetcher:
                 await asyncio.sleep(_RETRY_SECONDS * self._host.random.random())
                 continue
             self._take(answer.parts, data)
+            if self._unheld:
+                await self._hold()
+
+    async def _hold(self) -> None:
+        """Let the disk finish what the last answer brought, unless that takes long."""
+        loop = asyncio.get_running_loop()
+        self._all_held = held = loop.create_future()
+        timer = loop.call_later(HOLD_SECONDS_MAX, self._hold_no_more)
+        try:
+            await held
+        finally:
+            timer.cancel()
+            self._all_held = None
+            self._unheld.clear()
+        self._tell()
+
+    def _hold_no_more(self) -> None:
+        if self._all_held is not None and not self._all_held.done():
+            self._all_held.set_result(None)
 
     async def _ask(self) -> tuple[FetchReplicasAnswer, memoryview]:
         is_new, self._is_new = self._is_new, False
@@ -193,6 +223,8 @@ class Fetcher:
             if follower is None or listed != (follower.epoch, partition.log.end):
                 continue  # it follows another epoch, or was cut; it is listed anew
             self._take_part(part, partition, follower, batches, pins_bytes)
+        if pins_bytes > LITTLE_BYTES_MAX:
+            self._unheld.clear()
 
     def _take_part(
         self,
@@ -231,6 +263,7 @@ class Fetcher:
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
                 self._to_list[cluster_id] = None
+                self._unheld[cluster_id] = partition
         partition.learn_watermark(part.watermark)
         if part.start > partition.log.start:
             self._fetching.follow_start(partition, part.start)
@@ -260,7 +293,12 @@ class Fetcher:
 
     def _progressed(self, cluster_id: int, partition: Partition) -> None:
         self._progress[cluster_id] = partition
-        if not self._telling:
+        if self._all_held is not None:
+            if partition.held_end >= partition.log.end:
+                self._unheld.pop(cluster_id, None)
+            if not self._unheld:
+                self._hold_no_more()
+        elif not self._telling:
             self._telling = True
             asyncio.get_running_loop().call_soon(self._tell)
 

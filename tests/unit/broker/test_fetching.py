@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation import virtual_time
 from tests.support.replicas import Replicas, batch_at
-from tidelog.broker.fetching import Fetching
+from tidelog.broker.fetching import HOLD_SECONDS_MAX, Fetching
 from tidelog.cluster.messages import (
     AnswerNow,
     FetchReplicas,
@@ -33,17 +33,21 @@ class Hub:
     def __init__(self) -> None:
         self.asked: list[FetchReplicas] = []
         self.notes: list[Any] = []
+        self.said: list[type] = []
+        """The kinds of both, in order."""
         self._waiting: list[asyncio.Future[Any]] = []
 
     def ask_data(self, node: int, message: Any, kind: type, *, seconds_max: float) -> Any:
         assert node == LEADER
         assert not self._waiting, "one request at a time"
         self.asked.append(message)
+        self.said.append(type(message))
         self._waiting.append(asyncio.get_running_loop().create_future())
         return self._waiting[-1]
 
     def note(self, node: int, message: Any) -> None:
         self.notes.append(message)
+        self.said.append(type(message))
 
     @property
     def is_waiting(self) -> bool:
@@ -179,6 +183,49 @@ def test_the_next_request_says_only_what_has_changed():
         assert not request.is_new
         assert request.session == stage.hub.asked[0].session
         assert await stage.positions() == [(0, EPOCH, 3, EPOCH)]
+
+    on_stage(story)
+
+
+def test_a_little_is_read_on_once_it_is_held_so_that_both_are_said_together():
+    async def story(stage):
+        await stage.begin()
+        await stage.asked()
+        stage.hub.said.clear()
+
+        await stage.feed(batch_at(0, EPOCH))
+        await stage.asked()
+
+        assert stage.hub.said == [Progress, FetchReplicas]
+
+    on_stage(story)
+
+
+def test_much_is_read_on_at_once():
+    async def story(stage):
+        await stage.begin()
+        await stage.asked()
+        stage.hub.said.clear()
+
+        await stage.feed(batch_at(0, EPOCH, size=70_000))
+
+        assert stage.hub.said == [FetchReplicas, Progress]
+
+    on_stage(story)
+
+
+def test_a_slow_disk_keeps_a_request_for_a_moment_only():
+    async def story(stage):
+        await stage.begin()
+        await stage.asked()
+        stage.partition.on_progress = lambda partition: None  # the sync does not come back
+        began_at = stage.replicas.host.clock.monotonic()
+
+        await stage.feed(batch_at(0, EPOCH))
+        await stage.asked()
+
+        took = stage.replicas.host.clock.monotonic() - began_at
+        assert HOLD_SECONDS_MAX <= took < 2 * HOLD_SECONDS_MAX
 
     on_stage(story)
 
@@ -544,7 +591,7 @@ def test_a_log_that_a_full_disk_has_shortened_is_listed_anew():
         disk.capacity_bytes = 1 << 40
         disk.capacity_bytes -= disk.free_bytes(stage.partition.path) - 100
         await stage.asked()
-        large = batch_at(1, EPOCH, size=5000)
+        large = batch_at(1, EPOCH, size=70_000)
         await stage.hub.answer(ReplicaPart(0, 0, 0, 0, len(large)), data=large)
         assert await stage.positions() == [(0, EPOCH, 2, EPOCH)]
 
