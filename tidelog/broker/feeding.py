@@ -190,11 +190,12 @@ class _Session:
 
         With `is_patient` news of a watermark alone waits for batches to go with.
         """
-        if is_patient and not self._refused:
-            if not any(interest.is_urgent() for interest in self.dirty.values()):
-                if self.dirty and self.later is None:
-                    self.look_later()
-                return False
+        if is_patient and not (
+            self._refused or any(interest.is_urgent() for interest in self.dirty.values())
+        ):
+            if self.dirty and self.later is None:
+                self.look_later()
+            return False
         parts, self._refused = self._refused, []
         buffers: list[Bytes] = []
         left = ANSWER_BYTES_MAX
