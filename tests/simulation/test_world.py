@@ -48,6 +48,21 @@ def test_healing_sets_the_clock_right_after_a_reboot_too():
         assert abs(machine.clock.wall_ms() - world.now * 1000 - ahead_ms) < 10
 
 
+def test_spikes_that_overlap_leave_a_calm_network():
+    with World(3, nodes=1, spike_chance=0.01) as world:
+        world.spike(0.7, seconds=2)
+        world.run(1)
+        world.spike(0.4, seconds=2)
+        world.run(1.5)
+        assert world.network.spike_chance == 0.4
+        world.run(1)
+        assert world.network.spike_chance == 0.01
+
+        world.spike(0.9, seconds=60)
+        world.heal()
+        assert world.network.spike_chance == 0.01
+
+
 def client(world: World, node: int) -> KafkaClient:
     network = world.client("story").network
     return KafkaClient(bootstrap(node), network=network, timeout_seconds=5.0)

@@ -132,6 +132,8 @@ class World:
         self.network = SimulatedNetwork(
             self.loop, self.fork("network"), self.trace, **network_options
         )
+        self._calm_spike_chance = self.network.spike_chance
+        self._spikes = 0
         self.faults: Counter[str] = Counter()
         self.clients: dict[str, Client] = {}
         self.on_end: list[Callable[[Machine], None]] = []
@@ -493,8 +495,13 @@ class World:
     def spike(self, chance: float, seconds: float) -> None:
         """Let some of everything sent anywhere come late, for some seconds."""
         self._fault("spike", f"{chance:.2f} for {seconds:.3f} s")
-        before, self.network.spike_chance = self.network.spike_chance, chance
-        self.after(seconds, setattr, self.network, "spike_chance", before)
+        self._spikes += 1
+        self.network.spike_chance = chance
+        self.after(seconds, self._end_spike, self._spikes)
+
+    def _end_spike(self, number: int) -> None:
+        if number == self._spikes:  # no other began meanwhile
+            self.network.spike_chance = self._calm_spike_chance
 
     # Faults: disks.
 
@@ -585,6 +592,7 @@ class World:
         """End every fault that lasts. Who is down stays down, and what was lost is lost."""
         self._note("heal")
         self.network.heal()
+        self._end_spike(self._spikes)
         for machine in self.machines.values():
             machine.disk.heal()
             machine.disk.capacity_bytes = None
