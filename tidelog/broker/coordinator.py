@@ -4,6 +4,8 @@ Rule 1: effects of a shard go through one queue, in order, never recursively: wr
         in the order of their numbers.
 Rule 2: nothing is served before a shard's log has been folded to its end.
 Rule 3: a write whose outcome is not known ends its shard; the groups are read anew from the log.
+Rule 4: nothing is answered without a lease: another node may coordinate the groups by now, and know
+        of commits that this one does not.
 """
 
 import asyncio
@@ -75,6 +77,12 @@ class ShardDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self.shard = Shard(limits)
+
+    @property
+    def is_counted_on(self) -> bool:
+        """Whether no other node can have been given the partition."""
+        leader = self._partition.leader
+        return leader is not None and (len(leader.replicas) == 1 or self._partition.has_lease())
 
     def now(self) -> Moment:
         clock = self._broker.host.clock
@@ -274,6 +282,8 @@ class Coordinator:
         driver = self._drivers.get(partition_for(group_id, len(topic.partitions)))
         if driver is None:
             raise NotCoordinator("another node coordinates this group; ask FindCoordinator")
+        if not driver.is_counted_on:
+            raise NotCoordinator("another node may coordinate this group by now")
         return driver
 
     def drivers(self) -> list[ShardDriver]:

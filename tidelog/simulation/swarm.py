@@ -17,14 +17,16 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tidelog.config import TopicConfig
+from tidelog.model import OFFSETS_TOPIC
 from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.groups import GroupLoad, GroupPace
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
 from tidelog.simulation.workload import Pace, Workload
 from tidelog.simulation.world import NodeFactory, Violation, World
 
-STORIES: Final = ("alone", "cluster", "replicated")
+STORIES: Final = ("alone", "cluster", "replicated", "groups")
 LIVENESS_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
 HEALED_WINDOW_BYTES: Final = 256 * 1024
@@ -60,8 +62,10 @@ class Plan:
     node: Arguments = field(default_factory=dict)
     story: str = "alone"
     """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log.
-    `replicated`: they also keep copies of each other's partitions."""
+    `replicated`: they also keep copies of each other's partitions. `groups`: consumers share out
+    partitions, and commit how far they are."""
     pace: Pace = field(default_factory=Pace)
+    group_pace: GroupPace = field(default_factory=GroupPace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
 
 
@@ -90,7 +94,7 @@ class _Draw:
     def __init__(self, generator: random.Random, nodes: int, story: str) -> None:
         self.random = generator
         self.nodes = nodes
-        self.rotten = "tide-" if story == "replicated" else ""
+        self.rotten = {"replicated": "tide-", "groups": OFFSETS_TOPIC}.get(story, "")
         """What the paths of files that rot have in common; where it is known to be bearable."""
 
     def node(self) -> int:
@@ -222,9 +226,11 @@ def make_plan(
 ) -> Plan:
     """The plan of a seed. `kinds` limits the faults to some; all of those are then enabled."""
     choose = random.Random(f"{seed} plan")
-    drawn = choose.choice(STORIES)
+    drawn = choose.choice(STORIES[:3])
+    if random.Random(f"{seed} groups").random() < 0.25:  # drawn apart: the others stay as they are
+        drawn = "groups"
     story = drawn if story is None else story
-    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5), "replicated": (3, 3, 3, 5)}[story]
+    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
     drawn_nodes = choose.choice(sizes)
     nodes = drawn_nodes if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
@@ -286,7 +292,31 @@ def make_plan(
             timeout_seconds=choose.choice((0.5, 2.0, 5.0)),
         ),
     )
+    if story == "groups":
+        return _gather(plan)
     return _replicate(plan, enabled) if story == "replicated" else plan
+
+
+def _gather(plan: Plan) -> Plan:
+    """What only groups need."""
+    choose = random.Random(f"{plan.seed} gathers")
+    pace = GroupPace(
+        groups=choose.randint(1, 3),
+        members=choose.randint(2, 4),
+        partitions=choose.randint(1, 3),
+        think_seconds=choose.choice((0.01, 0.03, 0.1)),
+        nap_chance=choose.choice((0.0, 0.01, 0.05)),
+        late_chance=choose.choice((0.0, 0.01, 0.05)),
+        session_timeout_ms=choose.choice((500, 1000, 3000)),
+        rebalance_timeout_ms=choose.choice((500, 1000, 3000)),
+        timeout_seconds=choose.choice((0.2, 1.0, 3.0)),
+    )
+    node = {
+        **plan.node, "group_min_session_timeout_ms": 100, "offsets_topic_num_partitions": 2,
+        "group_initial_rebalance_delay_ms": choose.choice((0, 300)),
+        "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
+    }  # fmt: skip
+    return replace(plan, group_pace=pace, node=node)
 
 
 def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
@@ -352,12 +382,14 @@ def play(
         )
 
 
-def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad:
+def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad | GroupLoad:
     match plan.story:
         case "cluster":
             return QuorumLoad(world, plan.admin_pace)
         case "replicated":
             return ReplicatedLoad(world, plan.pace)
+        case "groups":
+            return GroupLoad(world, plan.group_pace)
         case _:
             return Workload(world, plan.pace)
 

@@ -31,6 +31,7 @@ class Story(StrEnum):
     ALONE = "alone"
     CLUSTER = "cluster"
     REPLICATED = "replicated"
+    GROUPS = "groups"
 
 
 def simulate(
@@ -60,7 +61,8 @@ def simulate(
         Story | None,
         typer.Option(
             "--story",
-            help="Nodes each alone, one cluster's metadata, or its replicas; or the seed decides.",
+            help="Nodes each alone, one cluster's metadata, its replicas, or its consumer groups; "
+            "or the seed decides.",
         ),
     ] = None,
     trace: Annotated[
