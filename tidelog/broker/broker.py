@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from tidelog.broker.catching_up import CatchingUp
 from tidelog.broker.feeding import Feeding
 from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
@@ -120,6 +121,7 @@ class Broker:
         self.replicas: Replicas
         self.cleaner: Cleaner
         self._following: Following
+        self.catching_up: CatchingUp
         self.feeding: Feeding
         self.fetching: Fetching
         self.in_sync: InSyncProposals
@@ -185,11 +187,16 @@ class Broker:
 
     def _replicate(self) -> None:
         """What this node's leaders and followers say to those of other nodes."""
-        self.feeding = Feeding(self.host, self.member, self.replicas)
+        self.catching_up = CatchingUp(
+            self.host, self.replicas, config=lambda: self.config, image=lambda: self.image,
+            reports=lambda: self.controller.controller.reports,
+        )  # fmt: skip
+        self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(
             self.host, self.member, self.replicas,
             broker_epoch=lambda: self.membership.broker_epoch, spawn=self.spawn,
             change_log=self._change_log, advance_start=self.advance_start,
+            threshold=lambda: self.config.catchup_threshold_records,
         )  # fmt: skip
         self.in_sync = InSyncProposals(
             self.host, self.node_id, self.metadata, self.replicas,
@@ -221,6 +228,8 @@ class Broker:
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
         self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
         self.repeat(self.config.replica_lag_time_max_ms / 4000, self._drop_laggards)
+        self.repeat(self.config.catchup_scan_ms / 1000, self.catching_up.look)
+        self.repeat(self.config.catchup_check_ms / 1000, self.fetching.look)
 
     def _registration(self) -> Registration:
         me = self.member.me
@@ -359,6 +368,7 @@ class Broker:
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
         )
+        self.catching_up.configure()
         for topic in self.image.topics.values():
             config = self.topic_config(topic)
             for partition in self.replicas.of(topic.name):

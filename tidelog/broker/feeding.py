@@ -6,14 +6,17 @@ Rule 2: one request at a time is parked until there is something to send; what w
 Rule 3: batches are sent from where they lie. What memory does not hold is read by a disk's thread
         while everything else goes on.
 Rule 4: that a follower asks for an offset acknowledges nothing; `Progress` does.
+Rule 5: those in sync go first. Who catches up gets what an answer has room for, and waits for its
+        pace (`catching_up`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from tidelog.broker.catching_up import CatchingUp
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import (
@@ -28,6 +31,7 @@ from tidelog.errors import BrokerError, OffsetOutOfRange, StorageError, UnknownT
 from tidelog.host import Bytes, Host
 from tidelog.log.log import ColdRead, Log
 from tidelog.model import NO_OFFSET, NodeId, Offset
+from tidelog.partition.catchup import CatchUp
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import disagreement
 from tidelog.partition.leader import Leader
@@ -46,8 +50,8 @@ class _Interest:
     """One partition that a follower reads, from one offset on."""
 
     __slots__ = (
-        "cluster_id", "epoch", "is_reading", "is_sent", "is_unseen", "offset", "partition", "ready",
-        "session", "told_start", "told_watermark",
+        "catch_up", "cluster_id", "epoch", "is_reading", "is_sent", "is_unseen", "offset",
+        "partition", "ready", "session", "told_start", "told_watermark",
     )  # fmt: skip
 
     def __init__(self, session: "_Session", partition: Partition, at: ReplicaPosition) -> None:
@@ -61,14 +65,24 @@ class _Interest:
         self.is_sent = False
         """Something was sent; the follower has yet to say where it reads on."""
         self.is_reading = False
+        self.catch_up: CatchUp | None = None
         self.ready: Bytes = b""
         self.told_watermark = self.told_start = NO_OFFSET
         partition.watch_log(self.grew)
         partition.watch(self.watermark_rose)
 
-    def close(self) -> None:
+    @property
+    def node(self) -> NodeId:
+        return self.session.node
+
+    @property
+    def is_paced(self) -> bool:
+        return self.catch_up is not None and self.catch_up.is_paced
+
+    def close(self, why: str) -> None:
         self.partition.unwatch_log(self.grew)
         self.partition.unwatch(self.watermark_rose)
+        self.session.catching_up.left(self, why)
 
     def is_urgent(self) -> bool:
         """Whether there may be more to tell than another watermark."""
@@ -98,6 +112,7 @@ class _Session:
     def __init__(self, feeding: "Feeding", node: NodeId, asked: FetchReplicas) -> None:
         self._feeding = feeding
         self._host = feeding.host
+        self.catching_up = feeding.catching_up
         self.node = node
         self.id = asked.session
         self.broker_epoch = asked.broker_epoch
@@ -125,6 +140,9 @@ class _Session:
         for cluster_id in asked.corrupt:
             if (interest := self.interests.get(cluster_id)) is not None:
                 self._feeding.on_suspect(interest.partition, interest.offset)
+        for cluster_id, why in asked.troubles:
+            if (interest := self.interests.get(cluster_id)) is not None:
+                self.catching_up.troubled(interest, why)
         if not self.look(is_patient=True):
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(asked.wait_ms / 1000, self.answer_now)
@@ -164,9 +182,11 @@ class _Session:
                 epoch=found[0], end=found[1],
             )  # fmt: skip
         if at.offset < log.start:
+            self.catching_up.begins_anew(interest, partition, log.start)
             return ReplicaPart(at.cluster_id, OffsetOutOfRange.code, start=log.start)
         leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)
         self._feeding.may_join(partition, leader, self.node)
+        interest.catch_up = self.catching_up.asked(interest, partition, leader, at.offset, now)
         return None
 
     # Looking.
@@ -200,9 +220,9 @@ class _Session:
         buffers: list[Bytes] = []
         left = ANSWER_BYTES_MAX
         kept: dict[int, _Interest] = {}
-        for cluster_id, interest in self.dirty.items():
+        for interest in self._in_order():
             if left <= 0:
-                kept[cluster_id] = interest
+                kept[interest.cluster_id] = interest
                 continue
             part, found = self._serve(interest, left)
             if part is not None:
@@ -211,6 +231,8 @@ class _Session:
                 left -= part.size
                 if part.size:
                     interest.is_sent = True
+                    if interest.catch_up is not None:
+                        self.catching_up.sent(interest, part.size)
         self.dirty = kept
         for part in parts:
             if part.error:
@@ -219,6 +241,12 @@ class _Session:
             return False
         self.answer(parts, buffers)
         return True
+
+    def _in_order(self) -> Iterable[_Interest]:
+        """Those who catch up come last."""
+        if not len(self.catching_up.all):
+            return self.dirty.values()
+        return sorted(self.dirty.values(), key=lambda interest: interest.is_paced)
 
     def _serve(self, interest: _Interest, left: int) -> tuple[ReplicaPart | None, Sequence[Bytes]]:
         partition = interest.partition
@@ -251,6 +279,8 @@ class _Session:
         if interest.ready:
             data, interest.ready = interest.ready, b""
             return (data,), len(data)
+        if interest.is_paced and not self.catching_up.may_send(interest):
+            return (), 0
         found = log.read(interest.offset, min(left, PARTITION_BYTES_MAX), log.end)
         if not isinstance(found, ColdRead):
             view = leader.followers.get(self.node)
@@ -274,6 +304,7 @@ class _Session:
         elif error is not None:
             # Its segment was deleted meanwhile, or the disk does not read it: say so another time.
             _log.warning("%s cannot be read for node %d: %s", interest.partition, self.node, error)
+            self.catching_up.troubled(interest, f"the leader cannot read it: {error}")
             self._refused.append(ReplicaPart(interest.cluster_id, StorageError.code))
             self.drop(interest.cluster_id)
         else:
@@ -302,17 +333,17 @@ class _Session:
 
     # The end.
 
-    def drop(self, cluster_id: int) -> None:
+    def drop(self, cluster_id: int, why: str = "it does not ask for it") -> None:
         """Feed this partition no more."""
         interest = self.interests.pop(cluster_id, None)
         self.dirty.pop(cluster_id, None)
         if interest is not None:
-            interest.close()
+            interest.close(why)
 
     def close(self) -> None:
         self._cancel_timers()
         for interest in self.interests.values():
-            interest.close()
+            interest.close(f"node {self.node} is away")
         self.interests.clear()
         self.dirty.clear()
         if self.place is not None:
@@ -323,8 +354,11 @@ class _Session:
 class Feeding:
     """Every session of this node, by the follower's node."""
 
-    def __init__(self, host: Host, member: Member, replicas: Replicas) -> None:
+    def __init__(
+        self, host: Host, member: Member, replicas: Replicas, catching_up: CatchingUp
+    ) -> None:
         self.host = host
+        self.catching_up = catching_up
         self._metadata = member.metadata
         self._replicas = replicas
         self._sessions: dict[NodeId, _Session] = {}

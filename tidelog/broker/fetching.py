@@ -75,6 +75,7 @@ class Fetcher:
         self._listed: dict[int, _Listed] = {}
         self._forgotten: dict[int, None] = {}
         self._corrupt: dict[int, None] = {}
+        self._troubles: dict[int, str] = {}
         self._changing: dict[int, None] = {}
         """Their logs are being cut, begun anew or mended: nothing is asked or taken for them."""
         self._progress: dict[int, Partition] = {}
@@ -85,6 +86,7 @@ class Fetcher:
         self._all_held: asyncio.Future[None] | None = None
         self.failures = 0
         """Requests that were not answered."""
+        self.answered_at: float | None = None
 
     # What to follow.
 
@@ -125,6 +127,17 @@ class Fetcher:
             self._parked = False
             self._hub.note(self._leader, AnswerNow(session=self._session))
 
+    def look(self, threshold: int) -> list[tuple[int, Partition]]:
+        """Those that are behind, and by how much; whatever kept them, they ask again."""
+        behind = []
+        for cluster_id, partition in self._followed.items():
+            lag = partition.records_behind
+            if lag > threshold:
+                behind.append((lag, partition))
+                if cluster_id not in self._listed:
+                    self.list_again(cluster_id, partition)
+        return behind
+
     # The loop.
 
     async def run(self) -> None:
@@ -142,6 +155,7 @@ class Fetcher:
                 continue
             finally:
                 self._parked = False
+            self.answered_at = self._host.clock.monotonic()
             if not answer.is_known:
                 self._begin_again()
                 await asyncio.sleep(_RETRY_SECONDS * self._host.random.random())
@@ -174,11 +188,12 @@ class Fetcher:
         request = FetchReplicas(
             session=self._session, broker_epoch=self._fetching.broker_epoch(), is_new=is_new,
             positions=self._positions(), forgotten=tuple(self._forgotten),
-            corrupt=tuple(self._corrupt),
+            corrupt=tuple(self._corrupt), troubles=tuple(self._troubles.items()),
             wait_ms=int(WAIT_SECONDS * 1000) if self._followed else 0,
         )  # fmt: skip
         self._forgotten.clear()
         self._corrupt.clear()
+        self._troubles.clear()
         self._parked = True
         return await self._hub.ask_data(
             self._leader, request, FetchReplicasAnswer, seconds_max=_ASK_SECONDS_MAX + WAIT_SECONDS
@@ -260,6 +275,7 @@ class Fetcher:
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             except StorageError as error:
                 _log.info("%s cannot be followed: %s", partition.name, error)
+                self._troubles[cluster_id] = str(error)
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
                 self._to_list[cluster_id] = None
@@ -335,8 +351,12 @@ class Fetching:
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         change_log: Callable[[Partition, Follower, Cut | BeginAnew], Coroutine[Any, Any, None]],
         advance_start: Callable[[Partition, Offset], Coroutine[Any, Any, None]],
+        threshold: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`change_log` cuts a log or begins it anew; `advance_start` deletes its oldest part."""
+        """`change_log` cuts a log or begins it anew; `advance_start` deletes its oldest part.
+
+        `threshold` is how many records a replica may be behind without a word.
+        """
         self.host = host
         self.member = member
         self._replicas = replicas
@@ -344,6 +364,7 @@ class Fetching:
         self._spawn = spawn
         self._change_log = change_log
         self._advance_start = advance_start
+        self._threshold = threshold
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._at: dict[int, tuple[NodeId, Partition]] = {}
         self._ids: dict[Partition, int] = {}
@@ -364,6 +385,24 @@ class Fetching:
             self._spawn(fetcher.run())
         self._at[cluster_id] = (follower.leader, partition)
         fetcher.add(cluster_id, partition)
+
+    async def look(self) -> None:
+        """See which replicas here are behind; said in one line."""
+        behind: list[tuple[int, Partition]] = []
+        for fetcher in self._fetchers.values():
+            behind += fetcher.look(self._threshold())
+            await asyncio.sleep(0)
+        if behind:
+            lag, furthest = max(behind, key=lambda found: found[0])
+            _log.info(
+                "%d replicas here are behind, the furthest is %s by %d records%s", len(behind),
+                furthest.name, lag, f": {furthest.log.refusal}" if furthest.log.refusal else "",
+            )  # fmt: skip
+
+    def answered_at(self, leader: NodeId) -> float | None:
+        """When the node of a leader last answered its followers here."""
+        fetcher = self._fetchers.get(leader)
+        return None if fetcher is None else fetcher.answered_at
 
     def failures(self) -> dict[NodeId, int]:
         """How often a leader's node did not answer its followers here."""

@@ -131,6 +131,8 @@ class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
     forgotten: tuple[int, ...] = ()
     corrupt: tuple[int, ...] = ()
     """The partitions of which the last answer held batches whose checksums do not match."""
+    troubles: tuple[tuple[int, str], ...] = ()
+    """The partitions of which the last answer could not be taken, and why."""
     wait_ms: int = 0
 
 

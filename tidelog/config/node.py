@@ -57,6 +57,24 @@ class NodeConfig:
         10_000, "A follower that has not been level with its leader for so long is out of sync.",
         least=10,
     )  # fmt: skip
+    catchup_threshold_records: int = setting(
+        100, "A follower that is behind by more is said to catch up.", least=0
+    )
+    catchup_scan_ms: int = setting(
+        5000, "How often a leader looks for followers that are behind.", least=10
+    )
+    catchup_check_ms: int = setting(
+        10_000, "How often a follower looks whether it is behind.", least=10
+    )
+    catchup_bytes_per_second: int = setting(
+        0,
+        "How much this node sends to all followers that catch up and are not in sync, together; "
+        "0 for no limit. It is raised to 1.5 times what is written, or it would never end.",
+        least=0,
+    )
+    catchup_concurrent_max: int = setting(
+        8, "How many replicas that are not in sync catch up with this node at once.", least=1
+    )
     cordoned_log_dirs: str = setting(
         "",
         "'*' while the cluster runs: this node gets no more replicas of new topics and partitions. "
@@ -178,7 +196,8 @@ NODE_SETTINGS: Final = settings_of(NodeConfig)
 DYNAMIC_NODE_SETTINGS: Final = frozenset(
     {
         *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
-        "auto.create.topics.enable", "connections.max", "connections.max.idle.ms",
+        "auto.create.topics.enable", "catchup.bytes.per.second", "catchup.concurrent.max",
+        "catchup.threshold.records", "connections.max", "connections.max.idle.ms",
         "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
         "producer.id.expiration.ms", "socket.request.max.bytes",

@@ -171,6 +171,18 @@ class Log:
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 
+    def bytes_after(self, offset: Offset) -> int:
+        """About how many bytes lie from `offset` on: of one segment a part is guessed."""
+        total = 0
+        end = self.end
+        for segment in reversed(self.segments):
+            if segment.base < offset:
+                count = end - segment.base
+                return total + (segment.size * max(end - offset, 0) // count if count else 0)
+            total += segment.size
+            end = segment.base
+        return total
+
     def note_damage(self, offset: Offset) -> None:
         """What lies from `offset` on was synced once, and cannot be read any more."""
         self.damaged_at = offset

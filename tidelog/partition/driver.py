@@ -421,6 +421,11 @@ class Partition:
             self._tell_watchers()
 
     @property
+    def records_behind(self) -> int:
+        """How many records a follower lacks of what its leader says is committed."""
+        return 0 if self.follower is None else max(self.follower.watermark - self.log.end, 0)
+
+    @property
     def has_gaps(self) -> bool:
         """Whether offsets may be missing in this log."""
         return self.config.compacts or self.is_sparse

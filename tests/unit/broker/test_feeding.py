@@ -1,11 +1,13 @@
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.simulation import virtual_time
 from tests.support.replicas import Member, Replicas, append, offsets_in
+from tidelog.broker.catching_up import CatchingUp
 from tidelog.broker.feeding import WATERMARK_SECONDS, Feeding
 from tidelog.cluster.messages import (
     AnswerNow,
@@ -16,6 +18,8 @@ from tidelog.cluster.messages import (
     ReplicaPosition,
     ReplicaProgress,
 )
+from tidelog.config import NodeConfig
+from tidelog.controller.reports import ReplicaReports
 from tidelog.errors import (
     FencedLeaderEpoch,
     NotLeader,
@@ -24,6 +28,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.model import NO_EPOCH, NO_OFFSET
+from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
 from tidelog.simulation.host import SimulatedClock
 
@@ -69,7 +74,14 @@ class Stage:
         self.clock = clock
         self.replicas = Replicas(1, clock)
         self.member = Member(0, 1, 9)
-        self.feeding = Feeding(self.replicas.host, self.member, self.replicas)  # type: ignore[arg-type]
+        self.config = NodeConfig(catchup_threshold_records=3)
+        self.catching_up = CatchingUp(
+            self.replicas.host, self.replicas, config=lambda: self.config,  # type: ignore[arg-type]
+            image=lambda: self.member.metadata.image, reports=ReplicaReports,
+        )  # fmt: skip
+        self.feeding = Feeding(
+            self.replicas.host, self.member, self.replicas, self.catching_up,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.suspected: list[tuple[Partition, int]] = []
         self.joining: list[Partition] = []
         self.feeding.on_suspect = lambda partition, offset: self.suspected.append(
@@ -122,6 +134,15 @@ class Stage:
 
     async def synced(self) -> None:
         await self.replicas.rounds.drained()
+
+    def configure(self, **changes: int) -> None:
+        self.config = replace(self.config, **changes)
+        self.catching_up.configure()
+
+    def catch_up(self, number: int = 0, node: int = 3) -> CatchUp:
+        found = self.catching_up.all.get(Key(number, node))
+        assert found is not None
+        return found
 
 
 def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
@@ -639,5 +660,154 @@ def test_who_asks_but_does_not_reach_the_end_does_not_stay_level():
         stage.feeding.note_level()
 
         assert stage.partition.leading().followers[2].level_at == 0
+
+    on_stage(story)
+
+
+# Catching up.
+
+
+def test_a_follower_far_behind_and_out_of_sync_is_a_catch_up():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+
+        place = stage.begin((0, 0), node=3)
+
+        assert place.is_answered
+        found = stage.catch_up()
+        assert (found.first, found.target, found.state) == (0, 10, State.RUNNING)
+        assert found.bytes_sent == len(place.data)
+
+        stage.ask((0, 10), node=3)
+        assert len(stage.catching_up.all) == 0
+        assert [one.state for one in stage.catching_up.all.ended] == [State.DONE]
+
+    on_stage(story)
+
+
+def test_nobody_near_or_in_sync_is_one():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+
+        stage.begin((0, 0), node=2)
+        stage.begin((0, 8), node=3)
+
+        assert len(stage.catching_up.all) == 0
+
+    on_stage(story)
+
+
+def test_who_catches_up_waits_for_its_pace_and_nobody_else_does():
+    async def story(stage):
+        stage.configure(catchup_bytes_per_second=1000)
+        for _ in range(5):
+            append(stage.partition, 5, size=300)
+        await stage.synced()
+        first = stage.begin((0, 0), node=3)
+        stage.begin((0, 25), node=2, session=2)
+        for _ in range(5):
+            append(stage.partition, 5, size=300)
+        await stage.synced()
+        sent = len(first.data)
+        began_at = stage.clock.monotonic()
+
+        second = stage.ask((0, 25), node=3)
+        others = stage.ask((0, 25), node=2, session=2)
+        assert others.is_answered
+        assert not second.is_answered
+
+        while not second.is_answered or not second.data:
+            if second.is_answered:
+                second = stage.ask(node=3)
+            await asyncio.sleep(0.01)
+        assert stage.clock.monotonic() - began_at >= sent / 1000 - 0.2
+
+    on_stage(story)
+
+
+def test_another_pace_holds_for_those_who_wait():
+    async def story(stage):
+        stage.configure(catchup_bytes_per_second=1)
+        append(stage.partition, 10, size=300)
+        await stage.synced()
+        stage.begin((0, 0), node=3)
+        append(stage.partition, 10, size=300)
+        waiting = stage.ask((0, 10), node=3)
+        await asyncio.sleep(0.1)
+        assert not waiting.is_answered
+
+        stage.configure(catchup_bytes_per_second=0)
+        await asyncio.sleep(0)
+
+        assert waiting.data
+
+    on_stage(story)
+
+
+def test_only_so_many_catch_up_at_once():
+    async def story(stage):
+        stage.configure(catchup_concurrent_max=1)
+        for partition in stage.replicas.all():
+            append(partition, 10)
+        await stage.synced()
+
+        first = stage.begin((0, 0), (1, 0), node=3)
+        assert [(part.cluster_id, part.size > 0) for part in first.answer.parts] == [
+            (0, True), (1, False),
+        ]  # fmt: skip
+        assert stage.catch_up(1).state is State.WAITING
+
+        second = stage.ask((0, 10), node=3)  # it is done with the first
+        await asyncio.sleep(0.01)
+
+        assert [(part.cluster_id, part.size > 0) for part in second.answer.parts][-1] == (1, True)
+
+    on_stage(story)
+
+
+def test_a_follower_that_comes_back_goes_on():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+        stage.begin((0, 0), node=3)
+        found = stage.catch_up()
+        for call in stage.member.gone:
+            call(3)
+        assert (found.state, found.why) == (State.INTERRUPTED, "node 3 is away")
+
+        stage.begin((0, 5), node=3, session=2)
+
+        assert stage.catch_up() is found
+        assert (found.state, found.attempts, found.first) == (State.RUNNING, 2, 0)
+
+    on_stage(story)
+
+
+def test_what_was_deleted_is_begun_anew_and_said_so():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+        stage.partition.log.advance_start(6)
+
+        place = stage.begin((0, 0), node=3)
+
+        assert place.part.error == OffsetOutOfRange.code
+        found = stage.catch_up()
+        assert (found.began_anew, found.first) == (True, 6)
+
+    on_stage(story)
+
+
+def test_a_follower_says_what_keeps_it():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+        stage.begin((0, 0), node=3)
+
+        stage.ask((0, 0), node=3, troubles=((0, "the disk is full"),))
+
+        assert stage.catch_up().why == "the disk is full"
 
     on_stage(story)
