@@ -36,11 +36,18 @@ class Nodes:
     """The processes, by node id."""
 
     def __init__(
-        self, directory: Path, ids: Iterable[NodeId], settings: dict[str, Any] | None = None
+        self,
+        directory: Path,
+        ids: Iterable[NodeId],
+        settings: dict[str, Any] | None = None,
+        *,
+        voters: Collection[NodeId] | None = None,
     ) -> None:
+        """All of them vote in the quorum, unless `voters` are named."""
         self.network = Network(ids)
         port, listener_port = self.network.port, self.network.listener_port
-        quorum = ",".join(f"{node}@{HOST}:{port[node]}" for node in self.network.nodes)
+        voting = self.network.nodes if voters is None else voters
+        quorum = ",".join(f"{node}@{HOST}:{port[node]}" for node in voting)
         self._processes = {
             node: NodeProcess(
                 directory / f"node-{node}",

@@ -99,18 +99,18 @@ def before(partition: PartitionImage) -> tuple[NodeId, ...]:
 def _check(place: Place, target: Sequence[NodeId], image: ClusterImage) -> None:
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignment(
-            f"{place.name} cannot be held by {list(target)}: name each node once, and at least one"
+            f"{list(target)} cannot be its replicas: name each node once, and at least one"
         )
     if unknown := [node for node in target if node not in image.nodes]:
         raise InvalidReplicaAssignment(
-            f"{place.name} cannot move to {unknown}: there are only nodes {sorted(image.nodes)}"
+            f"it cannot move to {unknown}: there are only nodes {sorted(image.nodes)}"
         )
     active = image.active_nodes()
     away = [node for node in target if node not in active and node not in place.partition.replicas]
     if away:
         raise InvalidReplicaAssignment(
-            f"{place.name} cannot move to {away}: they are fenced or about to stop; start them, or "
-            f"choose among {active}"
+            f"it cannot move to {away}: they are fenced or about to stop; start them, or choose "
+            f"among {active}"
         )
 
 
@@ -136,8 +136,8 @@ def _without_dropped(place: Place, after: PartitionImage, electorate: Electorate
         leader = _heir(partition, after.replicas[0], stay, electorate)
         if leader is None:
             raise InvalidReplicaAssignment(
-                f"{place.name} is led by {partition.leader}, which would go, and none of "
-                f"{sorted(stay)} can lead now; start one of them"
+                f"it is led by {partition.leader}, which would go, and none of {sorted(stay)} can "
+                "lead now; start one of them"
             )
         after = led_by(after, leader)
     return settled(place, after, electorate)
@@ -153,13 +153,13 @@ def _check_dropped(
     lost = [key.id for key in partition.lost if key.id in dropped]
     if lost or (partition.in_sync and not stay):
         raise InvalidReplicaAssignment(
-            f"all that is committed in {place.name} is on {lost or sorted(partition.in_sync)} "
-            "alone, which would go; wait until another of its replicas is in sync, or keep it"
+            f"all that is committed is on {lost or sorted(partition.in_sync)} alone, which would "
+            "go; wait until another of its replicas is in sync, or keep it"
         )
     enough = electorate.minimum(place.topic, partition)
     if len(stay) < enough <= len(partition.in_sync):
         raise InvalidReplicaAssignment(
-            f"{place.name} needs {enough} replicas in sync, and without {sorted(dropped)} only "
+            f"it needs {enough} replicas in sync, and without {sorted(dropped)} only "
             f"{sorted(stay)} would be; wait until more of {list(before(partition))} are"
         )
 

@@ -26,6 +26,7 @@ from tidelog.faces.cli import (
     log,
     produce,
     quorum,
+    reassign,
     simulate,
     start,
     topics,
@@ -83,6 +84,7 @@ app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(reassign.app, name="reassign")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)

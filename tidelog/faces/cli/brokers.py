@@ -1,4 +1,4 @@
-"""`tidelog brokers`: the nodes of a cluster.
+"""`tidelog brokers`: the nodes of a cluster, and how to let one go.
 
 What clients may know comes from the Kafka listener. Kafka's protocol has no words for the rest
 (broker epoch, shutting down, peer and HTTP addresses); that comes from `GET /v1/cluster` of any
@@ -6,11 +6,12 @@ broker, and is left out, with a word why, where no HTTP face answers.
 """
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tidelog.errors import TidelogError
+from tidelog.faces.cli import reassign
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -25,11 +26,14 @@ from tidelog.model import Endpoint, NodeId
 if TYPE_CHECKING:
     from tidelog.client.cluster import TopicInfo
     from tidelog.client.members import BrokerInfo
+    from tidelog.controller.moves import Layout
 
 HTTP_SECONDS_MAX: Final = 5.0
 PATIENCE_SECONDS: Final = 8.0
 
-app = typer.Typer(help="List the brokers of the cluster.", no_args_is_help=True)
+app = typer.Typer(help="List, drain and remove the brokers of the cluster.", no_args_is_help=True)
+
+Node = Annotated[int, typer.Argument(metavar="NODE", help="The broker's id.", min=0)]
 
 
 class NoAnswer(TidelogError):
@@ -66,6 +70,80 @@ def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = Fal
         ],
     )  # fmt: skip
     print("* the active controller" if controller is not None else "nobody is the controller now")
+
+
+@app.command("drain")
+def drain(
+    node: Node,
+    wait: reassign.Wait = False,
+    dry_run: reassign.DryRun = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let it get replicas again; what moves goes on.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Let other brokers hold all that this one holds, and give it nothing new.
+
+    The others get its replicas evenly, across racks where there are racks. It
+    is refused if they are too few for the replicas of some topic. The broker
+    stays one of the cluster: `tidelog brokers remove` lets it go.
+
+    \b
+    Examples:
+      tidelog brokers drain 4 --dry-run
+      tidelog brokers drain 4 --wait
+      tidelog brokers drain 4 --undo
+    """
+    if undo:
+        run(_uncordon(bootstrap, node))
+        if as_json:
+            print_json({"node": node, "cordoned": False})
+        else:
+            print(f"broker {node} gets replicas again; `tidelog reassign cancel` stops moves")
+        return
+
+    def make(layout: "Layout") -> reassign.Targets:
+        from tidelog.controller import moves
+
+        return moves.drain(layout, [node])
+
+    reassign.run_start(bootstrap, make, drain=[node], wait=wait, dry_run=dry_run, as_json=as_json)
+
+
+async def _uncordon(bootstrap: str, node: NodeId) -> None:
+    from tidelog.client.members import MembersClient
+
+    async with MembersClient(bootstrap) as client:
+        await reassign.cordon(client, node, is_cordoned=False)
+
+
+@app.command("remove")
+def remove(node: Node, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Let the cluster forget a broker that is drained and stopped.
+
+    It is refused while the broker runs, holds replicas or votes in the quorum;
+    the message says what to do. With the same id it may come back as a new one.
+
+    \b
+    The whole way:
+      tidelog brokers drain 4 --wait
+      tidelog quorum remove 4                     # if it votes
+      (stop the node)
+      tidelog brokers remove 4
+    """
+
+    async def work() -> None:
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+            await client.unregister_broker(node)
+
+    run(work())
+    if as_json:
+        print_json({"node": node, "removed": True})
+    else:
+        print(f"broker {node} is removed")
 
 
 async def _ask(bootstrap: str) -> tuple[NodeId | None, list[dict[str, Any]], str | None]:

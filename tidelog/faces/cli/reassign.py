@@ -1,0 +1,525 @@
+"""`tidelog reassign`: let other brokers hold partitions, watch them get there, or call it off.
+
+Plans are made here, from what the cluster says of itself (`controller.moves`); the cluster takes
+them or refuses them. What `--dry-run --json` prints, and what Kafka's own kafka-reassign-partitions
+writes, `--plan` reads.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    UserError,
+    complain,
+    note,
+    plain,
+    print_json,
+    print_table,
+    run,
+)
+from tidelog.model import NodeId, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.client.admin import Reassignment
+    from tidelog.client.cluster import PartitionInfo, Refused
+    from tidelog.client.members import MembersClient
+    from tidelog.controller.moves import Layout
+
+Targets: TypeAlias = dict[TopicPartition, tuple[NodeId, ...]]
+
+CORDONED: Final = "cordoned.log.dirs"
+PLAN_VERSION: Final = 1
+POLL_SECONDS: Final = 0.5
+REFUSED_SHOWN_MAX: Final = 5
+STRANGE_MAX: Final = 10
+"""How often in a row a partition may be elsewhere than it should be, and not be moving."""
+
+app = typer.Typer(
+    help="Move replicas from broker to broker, see how far they are, or call it off.",
+    no_args_is_help=True,
+)
+
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="T", help="This topic; repeatable.")
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Show how far it is, and return when done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
+
+
+# Beginning.
+
+
+@app.command("start")
+def start(
+    topic: Topics = None,
+    partition: Partitions = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas", metavar="ID,ID,...", help="These brokers; the preferred leader first."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="What this JSON file says; - for stdin."),
+    ] = None,
+    drain: Annotated[
+        list[int] | None,
+        typer.Option("--drain", metavar="ID", min=0, help="All off this broker; repeatable."),
+    ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option("--replication", metavar="R", min=1, help="So many replicas of each."),
+    ] = None,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="As many replicas and leads on every broker.")
+    ] = False,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Let other brokers hold partitions: by hand, by a plan, or as it is best.
+
+    Copies are made first. Once they are in sync, the brokers that shall not
+    hold a partition any more let go of it, and delete their files. Producers
+    and consumers go on meanwhile. Starting again with other replicas replaces
+    a move that is under way.
+
+    \b
+    Examples:
+      tidelog reassign start --topic orders --partition 0 --replicas 3,4,5 --wait
+      tidelog reassign start --topic orders --replication 3
+      tidelog reassign start --balance --dry-run
+      tidelog reassign start --balance --dry-run --json > plan.json
+      tidelog reassign start --plan plan.json --wait
+      tidelog reassign start --drain 4            # as `tidelog brokers drain 4`
+    """
+    given = [replicas is not None, plan is not None, bool(drain), replication is not None, balance]
+    if sum(given) != 1:
+        raise UserError(
+            "say what to do, once: --replicas, --plan, --drain, --replication or --balance"
+        )
+    if (replicas is not None or replication is not None) and not topic:
+        raise UserError("--replicas and --replication need --topic T")
+    if partition and replicas is None:
+        raise UserError("--partition goes with --replicas")
+    nodes = None if replicas is None else _parse_nodes(replicas)
+    planned = None if plan is None else read_plan(plan)
+
+    def make(layout: "Layout") -> Targets:
+        if planned is not None:
+            return planned
+        if nodes is not None:
+            return _by_hand(layout, topic or [], partition, nodes)
+        return _best(layout, drain=drain or [], topics=topic or [], replication=replication)
+
+    run_start(bootstrap, make, drain=drain or [], wait=wait, dry_run=dry_run, as_json=as_json)
+
+
+def _best(
+    layout: "Layout", *, drain: Sequence[NodeId], topics: Sequence[str], replication: int | None
+) -> Targets:
+    from tidelog.controller import moves
+
+    if drain:
+        return moves.drain(layout, drain)
+    if replication is None:
+        return moves.balance(layout)
+    found: Targets = {}
+    for topic in topics:
+        found |= moves.change_replication(layout, topic, replication)
+    return found
+
+
+def _by_hand(
+    layout: "Layout",
+    topics: Sequence[str],
+    numbers: Sequence[int] | None,
+    nodes: tuple[NodeId, ...],
+) -> Targets:
+    found: Targets = {}
+    for topic in topics:
+        all_of_it = [name.partition for name in layout.replicas if name.topic == topic]
+        if not all_of_it:
+            raise UserError(f"there is no topic {topic!r}; see `tidelog topics list`")
+        for number in all_of_it if numbers is None else numbers:
+            found[TopicPartition(topic, number)] = nodes
+    return found
+
+
+def _parse_nodes(text: str) -> tuple[NodeId, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise UserError(f"--replicas {text!r} is not a list of ids, for example 1,2,3") from None
+
+
+def read_plan(path: Path) -> Targets:
+    """The targets in a file of Kafka's form."""
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    try:
+        document = json.loads(text)
+        return {
+            TopicPartition(str(one["topic"]), int(one["partition"])): tuple(
+                int(node) for node in one["replicas"]
+            )
+            for one in document["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        form = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
+        raise UserError(f"{path} is not a plan ({error}); it must be like {form}") from None
+
+
+def run_start(
+    bootstrap: str,
+    make: "Callable[[Layout], Targets]",
+    *,
+    drain: Sequence[NodeId],
+    wait: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a plan, show it, begin it, and see it through, as far as that is wanted."""
+
+    async def work() -> int:
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap) as client:
+            layout = await read_layout(client, without=drain)
+            targets = make(layout)
+            if drain and not dry_run:  # it can be done; whatever it gets until here goes, too
+                for node in drain:
+                    await cordon(client, node, is_cordoned=True)
+                layout = await read_layout(client, without=drain)
+                targets = make(layout)
+            refused = {} if dry_run else await client.alter_reassignments(targets)
+            if not as_json:
+                _show_plan(layout, targets, refused, dry_run=dry_run)
+            if wait and not dry_run:
+                await follow(client, {n: to for n, to in targets.items() if n not in refused})
+            if as_json:
+                print_json(_document(layout, targets, refused, dry_run=dry_run))
+            elif wait and not dry_run:
+                print("done")
+            return 1 if refused else 0
+
+    if code := run(work()):
+        raise typer.Exit(code)
+
+
+def _show_plan(
+    layout: "Layout",
+    targets: Targets,
+    refused: "Mapping[TopicPartition, Refused]",
+    *,
+    dry_run: bool,
+) -> None:
+    copies = _copies(layout, targets)
+    if not targets:
+        print("nothing has to move")
+    elif len(refused) < len(targets):
+        print_table(
+            ["topic", "partition#", "replicas", "target", "copies#"],
+            [
+                (name.topic, name.partition, _ids(layout.replicas.get(name, ())), _ids(target),
+                 copies[name])
+                for name, target in sorted(targets.items())
+                if name not in refused
+            ],
+        )  # fmt: skip
+        begun = [count for name, count in copies.items() if name not in refused]
+        how = "would change" if dry_run else "change now"
+        print(f"{len(begun)} partitions {how}, with {sum(begun)} copies to be made")
+    _complain_of(refused)
+
+
+def _copies(layout: "Layout", targets: Targets) -> dict[TopicPartition, int]:
+    """How many replicas of each partition must be copied."""
+    return {
+        name: len(set(target).difference(layout.replicas.get(name, ())))
+        for name, target in targets.items()
+    }
+
+
+def _document(
+    layout: "Layout",
+    targets: Targets,
+    refused: "Mapping[TopicPartition, Refused]",
+    *,
+    dry_run: bool,
+) -> dict[str, Any]:
+    return {
+        "version": PLAN_VERSION,
+        "partitions": [
+            {"topic": name.topic, "partition": name.partition, "replicas": list(target)}
+            for name, target in sorted(targets.items())
+        ],
+        "copies": sum(_copies(layout, targets).values()),
+        "dry_run": dry_run,
+        "refused": _refusals(refused),
+    }
+
+
+def _refusals(refused: "Mapping[TopicPartition, Refused]") -> list[dict[str, Any]]:
+    return [
+        {"topic": name.topic, "partition": name.partition, "error": str(error)}
+        for name, error in refused.items()
+    ]
+
+
+def _complain_of(refused: "Mapping[TopicPartition, Refused]") -> None:
+    for error in list(refused.values())[:REFUSED_SHOWN_MAX]:
+        complain(str(error))
+    if len(refused) > REFUSED_SHOWN_MAX:
+        complain(f"and {len(refused) - REFUSED_SHOWN_MAX} more were refused")
+
+
+async def read_layout(client: "MembersClient", *, without: Sequence[NodeId] = ()) -> "Layout":
+    """The cluster, as a plan needs it; `without` are not asked whether they are cordoned."""
+    import asyncio
+
+    from tidelog.client.admin import Resource
+    from tidelog.controller.moves import Layout
+
+    brokers, topics = await client.brokers(), await client.topics()
+    moving = await client.list_reassignments()
+    there = [node for node, broker in brokers.items() if not broker.fenced and node not in without]
+    configs = await asyncio.gather(
+        *(client.describe_configs(Resource.BROKER, str(node)) for node in there)
+    )
+    cordoned = {
+        node
+        for node, values in zip(there, configs, strict=True)
+        if any(one.name == CORDONED and one.value for one in values)
+    }
+    known = {
+        TopicPartition(topic.name, one.partition): one
+        for topic in topics
+        for one in topic.partitions
+    }
+    return Layout(
+        racks={node: broker.rack for node, broker in brokers.items()},
+        open=frozenset(there) - cordoned,
+        replicas={
+            name: moving[name].target if name in moving else one.replicas
+            for name, one in known.items()
+        },
+        in_sync={name: frozenset(one.in_sync) for name, one in known.items()},
+    )
+
+
+async def cordon(client: "MembersClient", node: NodeId, *, is_cordoned: bool) -> None:
+    """Let a broker get no more replicas, or let it get some again."""
+    from tidelog.client.admin import ConfigChange, Resource
+
+    broker = (await client.brokers()).get(node)
+    if broker is None:
+        raise UserError(f"there is no broker {node}; see `tidelog brokers list`")
+    if broker.fenced:
+        note(f"broker {node} is not running: what it holds moves, and it cannot be cordoned")
+        return
+    change = ConfigChange(name=CORDONED, value="*" if is_cordoned else None)
+    await client.alter_configs(Resource.BROKER, str(node), [change])
+
+
+# Watching.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far moves are."""
+
+    in_sync: int
+    """Replicas of the targets that are in sync, of so many."""
+    replicas: int
+    moving: int
+    """Partitions that are not there yet."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.in_sync} of {self.replicas} replicas are in sync, "
+            f"{self.moving} partitions are moving"
+        )
+
+
+async def follow(client: "MembersClient", targets: Targets) -> None:
+    """Tell how far the moves are, until all are complete; not if others were begun instead."""
+    import asyncio
+
+    told, strange = None, 0
+    while True:
+        moving = await client.list_reassignments()
+        known = await _known(client)
+        left = [
+            name
+            for name, target in targets.items()
+            if name in moving or (name in known and known[name].replicas != target)
+        ]
+        other = [n for n in left if n not in moving or moving[n].target != targets[n]]
+        strange = strange + 1 if other else 0  # a node may hear of it a little late
+        if strange > STRANGE_MAX:
+            raise UserError(
+                f"{', '.join(map(str, other[:REFUSED_SHOWN_MAX]))} are to be held by others now; "
+                "see `tidelog reassign status`"
+            )
+        progress = _progress(targets, known, len(left))
+        if progress != told:
+            note(str(progress))
+            told = progress
+        if not left:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _known(client: "MembersClient") -> "dict[TopicPartition, PartitionInfo]":
+    return {
+        TopicPartition(topic.name, one.partition): one
+        for topic in await client.topics()
+        for one in topic.partitions
+    }
+
+
+def _progress(
+    targets: Targets, known: "Mapping[TopicPartition, PartitionInfo]", moving: int
+) -> Progress:
+    return Progress(
+        in_sync=sum(
+            len(set(target).intersection(known[name].in_sync))
+            for name, target in targets.items()
+            if name in known
+        ),
+        replicas=sum(map(len, targets.values())),
+        moving=moving,
+    )
+
+
+@app.command("status")
+def status(
+    wait: Wait = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
+) -> None:
+    """Show the partitions whose replicas move, and how many of the target are in sync.
+
+    Brokers in "adding" are copying; those in "removing" go once all of the
+    former are in sync. With --wait it returns when nothing moves any more.
+    """
+
+    async def work() -> "tuple[dict[TopicPartition, Reassignment], Any]":
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap) as client:
+            moving = await client.list_reassignments()
+            if wait and moving:
+                await follow(client, {name: move.target for name, move in moving.items()})
+                moving = await client.list_reassignments()
+            return moving, await _known(client)
+
+    moving, known = run(work())
+    rows = [_status_of(name, move, known) for name, move in sorted(moving.items())]
+    if as_json:
+        progress = _progress({n: move.target for n, move in moving.items()}, known, len(moving))
+        print_json({"partitions": rows, "in_sync": progress.in_sync, "replicas": progress.replicas})
+    elif not rows:
+        print("no replicas are moving")
+    else:
+        print_table(
+            ["topic", "partition#", "leader#", "target", "adding", "removing", "in sync#"],
+            [
+                (row["topic"], row["partition"], row["leader"], _ids(row["target"]),
+                 _ids(row["adding"]), _ids(row["removing"]),
+                 f"{row['in_sync']}/{len(row['target'])}")
+                for row in rows
+            ],
+        )  # fmt: skip
+
+
+def _status_of(
+    name: TopicPartition, move: "Reassignment", known: "Mapping[TopicPartition, PartitionInfo]"
+) -> dict[str, Any]:
+    one = known.get(name)
+    return {
+        "topic": name.topic, "partition": name.partition,
+        "leader": None if one is None else one.leader, "target": list(move.target),
+        "adding": list(move.adding), "removing": list(move.removing),
+        "in_sync": 0 if one is None else len(set(move.target).intersection(one.in_sync)),
+    }  # fmt: skip
+
+
+# Calling it off.
+
+
+@app.command("cancel")
+def cancel(
+    topic: Topics = None,
+    partition: Partitions = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Whatever moves, of all topics.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Let partitions be held by those who held them before they began to move.
+
+    Copies that were made meanwhile are deleted. It is refused where too few of
+    the brokers of before are in sync: what was written since must not be lost.
+
+    \b
+    Examples:
+      tidelog reassign cancel --topic orders --partition 0
+      tidelog reassign cancel --all
+    """
+    if bool(topic) == everything:
+        raise UserError("say what to cancel: --topic T, or --all")
+    if partition and not topic:
+        raise UserError("--partition goes with --topic")
+
+    async def work() -> "tuple[list[TopicPartition], dict[TopicPartition, Refused]]":
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap) as client:
+            moving = await client.list_reassignments()
+            names = [
+                name
+                for name in moving
+                if (everything or name.topic in (topic or ()))
+                and (not partition or name.partition in partition)
+            ]
+            return names, await client.alter_reassignments(dict.fromkeys(names))
+
+    names, refused = run(work())
+    if as_json:
+        print_json(
+            {
+                "cancelled": [
+                    {"topic": name.topic, "partition": name.partition}
+                    for name in sorted(names)
+                    if name not in refused
+                ],
+                "refused": _refusals(refused),
+            }
+        )
+    elif not names:
+        print("no replicas are moving")
+    else:
+        done = [plain(name) for name in sorted(names) if name not in refused]
+        print(f"cancelled: {', '.join(done) or 'nothing'}")
+    _complain_of(refused)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _ids(nodes: Sequence[NodeId]) -> str:
+    return ",".join(map(str, nodes)) or "-"
