@@ -233,8 +233,10 @@ class CatchingUp:
             if lag <= 0 and not why:
                 self._finish(key, partition, at, now)
             elif known is not None or lag > self._config().catchup_threshold_records:
-                is_paced = not is_in_sync if known is None else known.is_paced
-                if known is None or known.state is not State.INTERRUPTED:
+                if known is not None and known.state is State.INTERRUPTED:
+                    known.target, known.bytes_left = log.end, log.bytes_after(at)
+                else:
+                    is_paced = not is_in_sync if known is None else known.is_paced
                     self._asks(key, partition, leader, at, now, is_paced=is_paced)
                 if why:
                     self.all.interrupt(key, why, now)

@@ -27,6 +27,7 @@ from tidelog.faces.cli import (
     produce,
     quorum,
     reassign,
+    replication,
     simulate,
     start,
     topics,
@@ -85,6 +86,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(reassign.app, name="reassign")
+app.add_typer(replication.app, name="replication")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)

@@ -6,6 +6,8 @@
 | GET /health/ready   | 200: the node can serve; 503 says why it cannot                          |
 | GET /v1/cluster     | brokers, quorum, partitions; `?topics=a,b` for some topics, `?topics=`   |
 |                     | for none                                                                 |
+| GET /v1/replication | how followers stand, and who catches up; `?topics=a,b` lists these whole |
+| GET /metrics        | the same in numbers, for Prometheus                                      |
 
 Rule 1: every answer carries `x-request-id`: the client's own, if it sent one that is fit to be
         printed, or one of ours.
@@ -28,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidelog.faces.http.cluster import ClusterView
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.problems import problem
+from tidelog.faces.http.replication import metrics_text, replication_document
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
@@ -37,6 +40,7 @@ _log = logging.getLogger(__name__)
 BODY_BYTES_MAX: Final = 1024 * 1024
 REQUEST_ID: Final = "x-request-id"
 REQUEST_ID_MAX: Final = 128
+METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
 
 def make_app(node: "Node") -> ASGIApp:
@@ -51,23 +55,39 @@ def make_app(node: "Node") -> ASGIApp:
             return json_response({"status": "ready", "node": node.broker.node_id})
         raise HTTPException(503, reason, headers={"retry-after": "1"})
 
-    async def cluster(request: Request) -> Response:
+    def refuse_early() -> None:
         if node.broker.quorum is None:
             raise HTTPException(503, why_not_ready(node), headers={"retry-after": "1"})
-        named = request.query_params.get("topics")
-        topics = None if named is None else frozenset(filter(None, named.split(",")))
-        return Response(await view.get(topics), media_type="application/json")
+
+    async def cluster(request: Request) -> Response:
+        refuse_early()
+        return Response(await view.get(_topics(request)), media_type="application/json")
+
+    async def replication(request: Request) -> Response:
+        refuse_early()
+        return json_response(await replication_document(node.broker, _topics(request)))
+
+    async def metrics(request: Request) -> Response:
+        refuse_early()
+        return Response(await metrics_text(node.broker), media_type=METRICS_TYPE)
 
     app = Starlette(
         routes=[
             Route("/health/live", live),
             Route("/health/ready", ready),
             Route("/v1/cluster", cluster),
+            Route("/v1/replication", replication),
+            Route("/metrics", metrics),
         ],
         exception_handlers={HTTPException: _refuse, Exception: _fail},
     )
     app.router.redirect_slashes = False
     return Limits(app, node)
+
+
+def _topics(request: Request) -> frozenset[str] | None:
+    named = request.query_params.get("topics")
+    return None if named is None else frozenset(filter(None, named.split(",")))
 
 
 def json_response(document: object) -> Response:

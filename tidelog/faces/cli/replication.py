@@ -1,0 +1,346 @@
+"""`tidelog replication`: how replicas stand, and who catches up with what.
+
+A leader knows its followers and nobody else does, so every broker is asked (`GET /v1/replication`).
+One that cannot be asked is named: what it leads is not told of.
+"""
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from tidelog.faces.cli.brokers import HTTP_SECONDS_MAX, PATIENCE_SECONDS, NoAnswer, get_json
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    UserError,
+    note,
+    number,
+    plain,
+    print_json,
+    print_table,
+    run,
+)
+from tidelog.model import NodeId
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidelog.client.members import MembersClient
+
+WATCH_SECONDS: Final = 1.0
+LISTED_MAX: Final = 20
+
+app = typer.Typer(help="See how replicas stand, and who catches up.", no_args_is_help=True)
+
+Replica = Annotated[
+    int | None, typer.Argument(metavar="[REPLICA]", help="Only this broker's replicas.", min=0)
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it, until Ctrl-C.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return once all replicas are in sync.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Of --wait; 0 for ever.")
+]
+
+
+@app.command("status")
+def status(
+    replica: Replica = None,
+    topic: Topics = None,
+    watch: Watch = False,
+    wait: Wait = False,
+    timeout: Timeout = 0.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show which replicas are in sync, which are behind, and how their catch-up goes.
+
+    \b
+    A catch-up is
+      running       being sent what it lacks
+      waiting       others go first (catchup.concurrent.max)
+      stalled       not coming closer; the line says why
+      interrupted   its broker is away; it goes on where it was
+    `tidelog configs set --broker N catchup.bytes.per.second=...` changes the
+    pace of those under way. Exits with 1 if --wait was in vain.
+
+    \b
+    Examples:
+      tidelog replication status
+      tidelog replication status 3 --watch
+      tidelog replication status --wait --timeout 600
+      tidelog replication status --json
+    """
+    if watch and as_json:
+        raise UserError("--watch is for people; ask again for another JSON document")
+    is_whole = run(
+        _show(bootstrap, replica, topic, watch=watch, wait=wait, timeout=timeout, as_json=as_json)
+    )
+    if wait and not is_whole:
+        note(f"not all replicas are in sync after {timeout:g} s")
+        raise typer.Exit(1)
+
+
+async def _show(
+    bootstrap: str,
+    replica: NodeId | None,
+    topics: list[str] | None,
+    *,
+    watch: bool,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+) -> bool:
+    """Print it, once or until it is done; whether all replicas are in sync."""
+    from tidelog.client.members import MembersClient
+
+    began_at = time.monotonic()
+    async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+        if not (watch or wait):
+            found = await gather(client, replica, topics)
+            _print(found, as_json=as_json)
+            return is_whole(found)
+        with _Screen() as screen:
+            while True:
+                found = await gather(client, replica, topics)
+                screen.update(found)
+                late = timeout and time.monotonic() - began_at > timeout
+                if wait and (is_whole(found) or late):
+                    break
+                await asyncio.sleep(WATCH_SECONDS)
+    if as_json or not screen.is_live:
+        _print(found, as_json=as_json)
+    return is_whole(found)
+
+
+# Asking.
+
+
+async def gather(
+    client: "MembersClient", replica: NodeId | None, topics: list[str] | None
+) -> dict[str, Any]:
+    """What all brokers say of their followers, in one document."""
+    view = await client.view()
+    parts: list[dict[str, Any]] = []
+    silent: dict[NodeId, str] = {}
+    for node, broker in view.brokers.items():
+        if broker.fenced:
+            silent[node] = "it is fenced: it leads nothing"
+            continue
+        endpoint = await client.http_endpoint(broker)
+        if endpoint is None:
+            silent[node] = "it has no HTTP face: what it leads is not told of"
+            continue
+        try:
+            path = "/v1/replication" + (f"?topics={quote(','.join(topics))}" if topics else "")
+            async with asyncio.timeout(2 * HTTP_SECONDS_MAX):
+                parts.append(await asyncio.to_thread(get_json, endpoint, path))
+        except (NoAnswer, TimeoutError) as error:
+            silent[node] = f"what it leads is not told of: {str(error) or 'it does not answer'}"
+    return _merge(parts, silent, replica, topics)
+
+
+def _merge(
+    parts: list[dict[str, Any]],
+    silent: dict[NodeId, str],
+    replica: NodeId | None,
+    topics: list[str] | None,
+) -> dict[str, Any]:
+    def is_wanted(one: dict[str, Any]) -> bool:
+        return (replica is None or one["node"] == replica) and (
+            not topics or one.get("topic") is None or one["topic"] in topics
+        )
+
+    listed = [
+        {"topic": led["topic"], "partition": led["partition"], **one}
+        for part in parts
+        for led in part["leading"]
+        for one in led["followers"]
+        if is_wanted(one)
+    ]
+    behind = [one for part in parts for one in part["behind"] if is_wanted(one)]
+    return {
+        "replicas": _counted(listed) if topics else _summed(parts, replica),
+        "behind": behind + [one for one in listed if one["state"] != "in_sync"],
+        "catch_ups": [
+            {"leader": part["node"], **one}
+            for part in parts
+            for one in part["catch_up"]["running"]
+            if is_wanted(one)
+        ],
+        "ended": [
+            {"leader": part["node"], **one}
+            for part in parts
+            for one in part["catch_up"]["ended"]
+            if is_wanted(one)
+        ],
+        "silent": silent,
+    }
+
+
+def _summed(parts: list[dict[str, Any]], replica: NodeId | None) -> list[dict[str, Any]]:
+    """The followers of all leaders, by their broker."""
+    totals: dict[NodeId, dict[str, Any]] = {}
+    for part in parts:
+        for one in part["followers"]:
+            if replica is None or one["node"] == replica:
+                mine = totals.setdefault(one["node"], dict.fromkeys(one, 0) | {"node": one["node"]})
+                for name, value in one.items():
+                    mine[name] += value if name != "node" else 0
+    return [totals[node] for node in sorted(totals)]
+
+
+def _counted(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same, from followers one by one."""
+    totals: dict[NodeId, dict[str, Any]] = {}
+    for one in listed:
+        mine = totals.setdefault(
+            one["node"],
+            {"node": one["node"]} | dict.fromkeys(
+                ("replicas", "in_sync", "catching_up", "behind", "lag_records", "lag_bytes"), 0
+            ),
+        )  # fmt: skip
+        mine["replicas"] += 1
+        mine["in_sync"] += one["in_sync"]
+        mine["catching_up"] += one["state"] == "catching_up"
+        mine["behind"] += one["state"] != "in_sync"
+        mine["lag_records"] += one["lag_records"] or 0
+        mine["lag_bytes"] += one["lag_bytes"] or 0
+    return [totals[node] for node in sorted(totals)]
+
+
+def is_whole(found: dict[str, Any]) -> bool:
+    """Whether every replica is in sync, as far as all brokers say."""
+    is_told = not any("not told of" in why for why in found["silent"].values())
+    return is_told and not found["behind"] and not found["catch_ups"]
+
+
+# Showing.
+
+
+def _print(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_table(*_totals(found))
+    if found["catch_ups"]:
+        print_table(*_catch_ups(found))
+    for line in _notes(found):
+        print(plain(line))
+
+
+def _totals(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
+    columns = ["broker#", "replicas#", "in sync#", "behind#", "records behind#", "bytes behind#"]
+    rows: list[list[object]] = [
+        [
+            one["node"], one["replicas"], one["in_sync"], one["behind"],
+            number(one["lag_records"]), size(one["lag_bytes"]),
+        ]
+        for one in found["replicas"]
+    ]  # fmt: skip
+    return columns, rows
+
+
+def _catch_ups(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
+    columns = ["catch-up", "state", "done", "records left#", "bytes left#", "rate#", "left#", "why"]
+    rows: list[list[object]] = [
+        [
+            one["id"], one["state"], bar(one["done"]), number(one["records_left"]),
+            size(one["bytes_left"]),
+            "-" if one["bytes_per_second"] is None else f"{size(one['bytes_per_second'])}/s",
+            "-" if one["eta_ms"] is None else seconds(one["eta_ms"] / 1000),
+            _why(one),
+        ]
+        for one in found["catch_ups"][:LISTED_MAX]
+    ]  # fmt: skip
+    return columns, rows
+
+
+def _why(one: dict[str, Any]) -> str:
+    parts = [one["why"] or ""]
+    if one["began_anew"]:
+        parts.append("what it lacked was deleted: it began anew")
+    if one["attempts"] > 1:
+        parts.append(f"attempt {one['attempts']}")
+    return "; ".join(filter(None, parts))
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if len(found["catch_ups"]) > LISTED_MAX:
+        lines.append(f"and {len(found['catch_ups']) - LISTED_MAX} more")
+    lines += [f"broker {node}: {why}" for node, why in sorted(found["silent"].items())]
+    if is_whole(found):
+        lines.append("all replicas are in sync")
+    return lines
+
+
+def bar(done: float, width: int = 20) -> str:
+    filled = int(done * width)
+    return f"{'█' * filled}{'░' * (width - filled)} {done:4.0%}"
+
+
+def size(value: float) -> str:
+    """1234567 as 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def seconds(value: float) -> str:
+    """3725 as 1:02:05."""
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class _Screen:
+    """What is shown while it changes: on a terminal in place, else nothing until the end."""
+
+    def __init__(self) -> None:
+        self.is_live = sys.stdout.isatty()
+
+    def __enter__(self) -> "_Screen":
+        from rich.live import Live
+
+        self._live = Live(auto_refresh=False) if self.is_live else None
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, found: dict[str, Any]) -> None:
+        if self._live is not None:
+            self._live.update(_rendered(found), refresh=True)
+
+
+def _rendered(found: dict[str, Any]) -> "RenderableType":
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for columns, rows in (_totals(found), _catch_ups(found)):
+        if rows:
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            for column in columns:
+                justify: Any = "right" if column.endswith("#") else "left"
+                table.add_column(column.removesuffix("#"), justify=justify)
+            for row in rows:
+                table.add_row(*(Text(plain(cell)) for cell in row))
+            parts.append(table)
+    parts += [Text(plain(line)) for line in _notes(found)]
+    return Group(*parts)

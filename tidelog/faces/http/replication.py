@@ -1,0 +1,228 @@
+"""`GET /v1/replication` and `GET /metrics`: how replicas stand, as this node knows them.
+
+Rule 1: a leader knows its followers, and a follower knows itself; nobody speaks for others. So who
+        wants all of it asks every node.
+Rule 2: what is well is counted, what is not is listed; `?topics=a,b` lists these topics whole.
+Rule 3: it is built in slices, and others run in between, as `/v1/cluster` is.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tidelog.broker.broker import Broker
+from tidelog.model import NO_OFFSET, NodeId
+from tidelog.partition.catchup import CatchUp, Key, State
+from tidelog.partition.driver import Partition
+from tidelog.partition.leader import FollowerView, Leader
+
+SLICE: Final = 100
+LISTED_MAX: Final = 1000
+"""Followers that are listed because they are behind; all are counted."""
+
+
+async def replication_document(
+    broker: Broker, topics: frozenset[str] | None = None
+) -> dict[str, Any]:
+    """How the followers of this node's leaders stand, and the replicas here that follow."""
+    now = broker.host.clock.monotonic()
+    followers: dict[NodeId, dict[str, int]] = {}
+    behind: list[dict[str, Any]] = []
+    leading: list[dict[str, Any]] = []
+    following: list[dict[str, Any]] = []
+    led = followed = followed_behind = 0
+    for at, partition in enumerate(broker.partitions()):
+        if at % SLICE == SLICE - 1:
+            await asyncio.sleep(0)
+        is_wanted = topics is not None and partition.name.topic in topics
+        if (leader := partition.leader) is not None:
+            led += 1
+            described = list(_followers(broker, partition, leader, now))
+            for one in described:
+                _count(followers.setdefault(one["node"], {}), one)
+                if one["state"] != "in_sync" and len(behind) < LISTED_MAX and not is_wanted:
+                    behind.append(_named(partition) | one)
+            if is_wanted:
+                leading.append(
+                    _named(partition)
+                    | {
+                        "epoch": leader.epoch, "end": partition.log.end,
+                        "high_watermark": leader.high_watermark,
+                        "in_sync": sorted(leader.in_sync), "followers": described,
+                    }
+                )  # fmt: skip
+        elif partition.follower is not None:
+            followed += 1
+            one = _follower(broker, partition, now)
+            followed_behind += one["state"] != "following"
+            if is_wanted or (one["state"] != "following" and len(following) < LISTED_MAX):
+                following.append(_named(partition) | one)
+    return {
+        "node": broker.node_id,
+        "leads": led, "follows": followed, "follows_behind": followed_behind,
+        "followers": [{"node": node, **counts} for node, counts in sorted(followers.items())],
+        "behind": behind, "leading": leading, "following": following,
+        "catch_up": _catching_up(broker, now),
+    }  # fmt: skip
+
+
+def _named(partition: Partition) -> dict[str, Any]:
+    return {"topic": partition.name.topic, "partition": partition.name.partition}
+
+
+# A leader's side.
+
+
+def _followers(
+    broker: Broker, partition: Partition, leader: Leader, now: float
+) -> Iterable[dict[str, Any]]:
+    place = broker.image.topics_by_id.get(partition.topic_id)
+    for node, view in leader.followers.items():
+        if node not in leader.replicas or place is None:
+            continue
+        key = Key(place.partitions[partition.name.partition].cluster_id, node)
+        known = broker.catching_up.all.get(key)
+        is_in_sync = node in leader.in_sync
+        lag = None if view.offset == NO_OFFSET else max(partition.log.end - view.offset, 0)
+        yield {
+            "node": node, "state": _state(broker, node, known, is_in_sync=is_in_sync),
+            "end": None if view.offset == NO_OFFSET else view.offset,
+            "held": None if view.held == NO_OFFSET else view.held,
+            "lag_records": lag,
+            "lag_bytes": None if lag is None else partition.log.bytes_after(view.offset),
+            "lag_ms": 0 if not lag else _ms(now - view.level_at),
+            "level_ms_ago": _ms(now - view.level_at), "asked_ms_ago": _asked(view, now),
+            "in_sync": is_in_sync, "catch_up": None if known is None else known.id,
+        }  # fmt: skip
+
+
+def _state(broker: Broker, node: NodeId, known: CatchUp | None, *, is_in_sync: bool) -> str:
+    if not broker.image.is_alive(node):
+        return "away"
+    if known is not None:
+        return "catching_up"
+    return "in_sync" if is_in_sync else "out_of_sync"
+
+
+def _asked(view: FollowerView, now: float) -> int | None:
+    return None if view.offset == NO_OFFSET else _ms(now - view.fetched_at)
+
+
+def _count(counts: dict[str, int], one: dict[str, Any]) -> None:
+    for name in ("replicas", "in_sync", "catching_up", "behind", "lag_records", "lag_bytes"):
+        counts.setdefault(name, 0)
+    counts["replicas"] += 1
+    counts["in_sync"] += one["in_sync"]
+    counts["catching_up"] += one["state"] == "catching_up"
+    counts["behind"] += one["state"] != "in_sync"
+    counts["lag_records"] += one["lag_records"] or 0
+    counts["lag_bytes"] += one["lag_bytes"] or 0
+
+
+# A follower's side.
+
+
+def _follower(broker: Broker, partition: Partition, now: float) -> dict[str, Any]:
+    follower = partition.follower
+    assert follower is not None
+    lag = partition.records_behind
+    answered_at = broker.fetching.answered_at(follower.leader)
+    why = partition.log.refusal
+    if not follower.is_aligned:
+        state = "aligning"
+    else:
+        is_far = lag > broker.config.catchup_threshold_records
+        state = "behind" if is_far or why is not None else "following"
+    return {
+        "leader": follower.leader, "epoch": follower.epoch, "state": state,
+        "end": partition.log.end, "held": partition.held_end,
+        "high_watermark": partition.high_watermark, "lag_records": lag,
+        "answered_ms_ago": None if answered_at is None else _ms(now - answered_at), "why": why,
+    }  # fmt: skip
+
+
+# Catch-ups.
+
+
+def _catching_up(broker: Broker, now: float) -> dict[str, Any]:
+    found = broker.catching_up.all
+    pace = found.pace
+    return {
+        "bytes_per_second": round(pace.bytes_per_second) or None,
+        "is_raised_above_inflow": pace.is_raised, "concurrent_max": found.concurrent_max,
+        "begun": found.began, "finished": found.finished, "bytes_sent": found.bytes_sent,
+        "running": [_catch_up(one, now) for one in found],
+        "ended": [_catch_up(one, now) for one in found.ended],
+    }  # fmt: skip
+
+
+def _catch_up(one: CatchUp, now: float) -> dict[str, Any]:
+    rate, eta = one.rate(), one.eta_seconds()
+    ended_at = one.ended_at
+    return {
+        "id": one.id, "topic": one.name.topic, "partition": one.name.partition,
+        "node": one.key.follower, "epoch": one.epoch, "state": one.state.value,
+        "why": one.why or None, "from": one.first, "at": one.at, "to": one.target,
+        "done": round(one.done, 4), "records_left": one.records_left,
+        "bytes_sent": one.bytes_sent, "bytes_left": one.bytes_left,
+        "bytes_per_second": None if rate is None else round(rate),
+        "eta_ms": None if eta is None else _ms(eta), "attempts": one.attempts,
+        "began_anew": one.began_anew,
+        "began_ms_ago": _ms(now - one.began_at),
+        "took_ms": None if ended_at is None else _ms(ended_at - one.began_at),
+    }  # fmt: skip
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+# Metrics.
+
+
+async def metrics_text(broker: Broker) -> str:
+    """The same for Prometheus."""
+    found = await replication_document(broker)
+    catch_up = found["catch_up"]
+    by_state = dict.fromkeys((state.value for state in State), 0)
+    for one in catch_up["running"]:
+        by_state[one["state"]] += 1
+    lines: list[str] = []
+
+    def family(name: str, kind: str, text: str, values: Iterable[tuple[str, object]]) -> None:
+        lines.extend([f"# HELP tidelog_{name} {text}", f"# TYPE tidelog_{name} {kind}"])
+        lines.extend(f"tidelog_{name}{labels} {value}" for labels, value in values)
+
+    def by_follower(field: str) -> list[tuple[str, object]]:
+        return [(f'{{follower="{one["node"]}"}}', one[field]) for one in found["followers"]]
+
+    family("partitions_led", "gauge", "Partitions that this node leads.", [("", found["leads"])])
+    family(
+        "partitions_followed", "gauge", "Partitions that this node follows.",
+        [("", found["follows"])],
+    )  # fmt: skip
+    family(
+        "partitions_followed_behind", "gauge", "Those of them that are behind here.",
+        [("", found["follows_behind"])],
+    )  # fmt: skip
+    family("follower_replicas", "gauge", "Replicas that follow this node.", by_follower("replicas"))
+    family("follower_in_sync", "gauge", "Those of them in sync.", by_follower("in_sync"))
+    family(
+        "follower_lag_records", "gauge", "Records that followers lack.", by_follower("lag_records")
+    )
+    family("follower_lag_bytes", "gauge", "About as many bytes.", by_follower("lag_bytes"))
+    family(
+        "catch_ups", "gauge", "Catch-ups under way, by state.",
+        [(f'{{state="{state}"}}', by_state[state]) for state in by_state
+         if state not in ("done", "aborted")],
+    )  # fmt: skip
+    family("catch_ups_begun_total", "counter", "Catch-ups begun.", [("", catch_up["begun"])])
+    family(
+        "catch_ups_finished_total", "counter", "Those that were finished.",
+        [("", catch_up["finished"])],
+    )  # fmt: skip
+    family(
+        "catch_up_bytes_sent_total", "counter", "Bytes sent to those who catch up.",
+        [("", catch_up["bytes_sent"])],
+    )  # fmt: skip
+    return "\n".join(lines) + "\n"
