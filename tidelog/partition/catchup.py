@@ -80,6 +80,8 @@ class CatchUp:
     """Where the leader's log ends."""
     bytes_left: int
     began_at: float
+    attempt_at: float
+    """When the present attempt began."""
     bytes_sent: int = 0
     attempts: int = 1
     state: State = State.WAITING
@@ -108,6 +110,12 @@ class CatchUp:
             return 1.0
         total = self.bytes_sent + self.bytes_left
         return self.bytes_sent / total if total else 0.0
+
+    def begin_again(self, now: float) -> None:
+        """The follower was away, and asks again. Nothing is known of how fast it is now."""
+        self.attempts += 1
+        self.attempt_at = now
+        self._samples.clear()
 
     def sample(self, now: float) -> None:
         """Note how far it is, from time to time."""
@@ -233,11 +241,11 @@ class CatchUps:
             known = self._live[key] = CatchUp(
                 key=key, name=name, epoch=epoch, number=self._numbers, first=at, at=at,
                 target=target, bytes_left=bytes_left, began_at=now, moved_at=now,
-                is_paced=is_paced,
+                attempt_at=now, is_paced=is_paced,
             )  # fmt: skip
             self._turn(known, State.WAITING)
         elif known.state is State.INTERRUPTED:
-            known.attempts += 1
+            known.begin_again(now)
             self._turn(known, State.WAITING)
         elif known.is_paced != is_paced:
             known.is_paced = is_paced

@@ -4,7 +4,6 @@ A leader knows its followers and nobody else does, so every broker is asked (`GE
 One that cannot be asked is named: what it leads is not told of.
 """
 
-import asyncio
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -99,6 +98,8 @@ async def _show(
     as_json: bool,
 ) -> bool:
     """Print it, once or until it is done; whether all replicas are in sync."""
+    import asyncio
+
     from tidelog.client.members import MembersClient
 
     began_at = time.monotonic()
@@ -127,6 +128,8 @@ async def gather(
     client: "MembersClient", replica: NodeId | None, topics: list[str] | None
 ) -> dict[str, Any]:
     """What all brokers say of their followers, in one document."""
+    import asyncio
+
     view = await client.view()
     parts: list[dict[str, Any]] = []
     silent: dict[NodeId, str] = {}

@@ -170,6 +170,7 @@ def _catch_up(one: CatchUp, now: float) -> dict[str, Any]:
         "began_anew": one.began_anew,
         "began_ms_ago": _ms(now - one.began_at),
         "took_ms": None if ended_at is None else _ms(ended_at - one.began_at),
+        "attempt_ms": _ms((now if ended_at is None else ended_at) - one.attempt_at),
     }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ COMMANDS = [
     ["log", "dump"],
     ["log", "verify"],
     ["bench"],
+    ["replication"],
+    ["replication", "status"],
     ["simulate"],
 ]
 
