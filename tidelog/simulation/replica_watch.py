@@ -291,6 +291,11 @@ class ReplicaWatch:
             if not machine.has_power:
                 self._lost_memory[machine.number] = self._registered.get(machine.number, -1)
             for view in life.views.values():
+                newest = self._newest.get(view.key)
+                if newest is not None and machine.number not in newest.replicas:
+                    continue  # it is removed, here or at the next start
+                if not machine.node.broker.replicas.holds(view.partition):
+                    continue  # it was closed, and its files are gone
                 copy = _copy(view.partition.log)
                 copy.is_changing = view.cuts.is_half_done
                 if not machine.has_power:
@@ -366,6 +371,9 @@ class ReplicaWatch:
         newest = self._newest.get(key)
         if newest is None or state.partition_epoch > newest.partition_epoch:
             self._newest[key] = state
+            for node in self._world.machines:
+                if node not in state.replicas:
+                    self._left.pop((node, key), None)
             self._judge_members(key, state)
 
     def _judge_members(self, key: Key, state: PartitionImage) -> None:
@@ -475,7 +483,9 @@ class ReplicaWatch:
         }
         if len(replicas) - len(lacking) < needed:
             self._find(ENOUGH, f"{view}: up to {end}, and not {needed} hold it: {lacking}")
-        for node in sorted({node for state in sets for node in state.in_sync}):
+        members = {node for state in sets for node in state.in_sync}
+        # Who is a replica no more was let go once those who stay had all that it had told of.
+        for node in sorted(members.intersection(self._newest[view.key].replicas)):
             if node in lacking:
                 self._find(HELD, f"{view} commits up to {end}; {node} has {lacking[node]}")
             copy = copies.get(node)

@@ -10,6 +10,8 @@ What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
 | no client is shown less          | in an epoch, than any client was shown in it or before it     |
 | liveness                         | after healing all serve, every in-sync set is whole, every    |
 |                                  | producer gets on, and every replica ends where its leader does|
+|                                  | and no replica moves any more                                 |
+| who holds nothing has no files   | of a partition that others hold by now                        |
 | (the rules of `history`)         | of all that was acknowledged and read, and of the replicas    |
 """
 
@@ -43,6 +45,9 @@ _POLL_BYTES_MAX: Final = 16 * 1024
 _FINAL_BYTES_MAX: Final = 256 * 1024
 _LAST_REQUESTS_SECONDS: Final = 3.0
 """What producers sent before they were told to stop may arrive for so long."""
+_REMOVAL_SECONDS_MAX: Final = 10.0
+
+LEFT: Final = "who holds nothing has no files"
 
 
 class Polled(NamedTuple):
@@ -355,6 +360,7 @@ class ReplicatedLoad:
             task.cancel()
         world.run(_LAST_REQUESTS_SECONDS)
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
+        world.run_while(lambda: self._left_behind(sound), _REMOVAL_SECONDS_MAX, name=LEFT)
         readers = [f"reader-{number}" for number in range(1, len(self._hosts) + 1)]
         reading = [
             self._spawn(host, self._read_everything(name, host))
@@ -396,6 +402,8 @@ class ReplicatedLoad:
                 state = place.partition
                 if state.leader == NO_NODE or numbers.intersection(state.replicas) - state.in_sync:
                     return f"{machine.name}: {place.name} is led by {state.leader}: {state}"
+                if state.is_moving and numbers.issuperset(state.target):
+                    return f"{machine.name}: {place.name} does not come to an end: {state}"
         return None
 
     def _not_settled(self, sound: list[Machine]) -> str | None:
@@ -413,6 +421,16 @@ class ReplicatedLoad:
                     ends[machine.number] = (partition.high_watermark, partition.held_end, log.end)
             if len({end for each in ends.values() for end in each}) > 1:
                 return f"{place.name}: (watermark, held, end) {ends}"
+        return None
+
+    def _left_behind(self, sound: list[Machine]) -> str | None:
+        """Which node has files of a partition that it does not hold."""
+        for place in self._known_places(sound[0].node.broker.image):
+            for machine in sound:
+                path = machine.node.broker.root / str(place.name)
+                is_held = machine.number in place.partition.replicas
+                if not is_held and machine.disk.exists(path):
+                    return f"{machine.name} has {path.name}: {place.partition}"
         return None
 
     async def _read_everything(self, process: str, host: Client) -> None:

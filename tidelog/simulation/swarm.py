@@ -20,6 +20,7 @@ from tidelog.config import TopicConfig
 from tidelog.model import OFFSETS_TOPIC
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.groups import GroupLoad, GroupPace
+from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
@@ -96,6 +97,8 @@ class _Draw:
         self.nodes = nodes
         self.rotten = {"replicated": "tide-", "groups": OFFSETS_TOPIC}.get(story, "")
         """What the paths of files that rot have in common; where it is known to be bearable."""
+        self.moves: dict[str, Any] = {}
+        """What an operator who moves replicas chooses from."""
 
     def node(self) -> int:
         return self.random.randint(1, self.nodes)
@@ -207,9 +210,12 @@ KINDS: Final[dict[str, _Kind]] = {
         World.flip_bits,
     ),
     "misdirect_write": (lambda d: {"node": d.nodes}, World.misdirect_write),
+    "move": (lambda d: draw_move(d.random, **d.moves), move),
 }  # fmt: skip
 
 DAMAGING: Final = ("flip_bits", "misdirect_write")
+APART: Final = ("move",)
+"""Drawn by themselves, and only where there are replicas: other plans stay as they are."""
 FORGETTING: Final = frozenset(
     ("lose_power", "lose_power_everywhere", "lose_power_in_write", "fail_syncs")
 )
@@ -233,13 +239,13 @@ def make_plan(
     sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
     drawn_nodes = choose.choice(sizes)
     nodes = drawn_nodes if nodes is None else nodes
-    enabled = [kind for kind in KINDS if choose.random() < 0.4]
+    enabled = [kind for kind in KINDS if kind not in APART and choose.random() < 0.4]
     # A voter that loses synced bytes without noticing may vote for a log that lacks what it had
     # acknowledged; no quorum survives that yet, so a cluster's disks keep what they promised.
     if choose.random() < 0.8 or story != "alone":
         enabled = [kind for kind in enabled if kind not in DAMAGING]
     if kinds is not None:
-        enabled = [kind for kind in KINDS if kind in kinds]
+        enabled = [kind for kind in KINDS if kind in kinds and kind not in APART]
     rate = choose.choice((1.0, 1.5, 3.0))  # per simulated second
     draw = _Draw(choose, nodes, story)
     faults: list[Fault] = []
@@ -294,7 +300,28 @@ def make_plan(
     )
     if story == "groups":
         return _gather(plan)
-    return _replicate(plan, enabled) if story == "replicated" else plan
+    if story != "replicated":
+        return plan
+    apart = random.Random(f"{seed} moves")
+    plan = _replicate(plan, enabled)
+    moves = apart.random() < 0.5 if kinds is None else "move" in kinds
+    return _with_moves(plan, apart, enabled) if moves else plan
+
+
+def _with_moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
+    """The plan with an operator who moves replicas."""
+    draw = _Draw(choose, plan.nodes, plan.story)
+    is_damaged = not set(DAMAGING).isdisjoint(enabled)
+    draw.moves = {
+        "nodes": plan.nodes, "topics": plan.pace.topics, "partitions": plan.pace.partitions,
+        "sizes": (3,) if is_damaged else (2, 3, 3, 3, 4),
+    }  # fmt: skip
+    rate = choose.choice((0.3, 1.0, 3.0))  # per simulated second
+    faults = list(plan.faults)
+    at = 0.0
+    while (at := at + choose.expovariate(rate)) < plan.chaos_seconds:
+        faults.append(Fault(round(at, 6), "move", KINDS["move"][0](draw)))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _gather(plan: Plan) -> Plan:

@@ -1,0 +1,86 @@
+"""Replicas that move while nodes fail; and bugs planted in it, which its invariants find."""
+
+from typing import Any
+
+import pytest
+
+from tidelog.broker.broker import Broker
+from tidelog.controller import elections, reassignment
+from tidelog.controller.elections import Electorate
+from tidelog.controller.image import Place
+from tidelog.controller.records import PartitionChanged
+from tidelog.model import NO_NODE
+from tidelog.simulation import replica_watch as watch
+from tidelog.simulation.replicated import LEFT
+from tidelog.simulation.swarm import APART, make_plan, play
+
+
+def plan_of(seed: int, *kinds: str, nodes: int = 5, chaos_seconds: float = 4) -> Any:
+    return make_plan(
+        seed, story="replicated", nodes=nodes, kinds=kinds, chaos_seconds=chaos_seconds
+    )
+
+
+def test_moves_are_drawn_apart_so_that_other_plans_stay_as_they_are() -> None:
+    with_moves, without = plan_of(1, "crash", "move"), plan_of(1, "crash")
+
+    others = tuple(fault for fault in with_moves.faults if fault.kind not in APART)
+    assert others == without.faults
+    assert len(with_moves.faults) > len(others) > 0
+
+
+@pytest.mark.parametrize("seed", [1, 115])
+def test_nothing_is_lost_while_replicas_move_and_nodes_crash(seed: int) -> None:
+    outcome = play(plan_of(seed, "crash", "isolate", "move", chaos_seconds=8))
+
+    assert outcome.violation is None
+    assert outcome.acknowledged > 10
+    assert outcome.faults["move"] > 1
+
+
+# Planted.
+
+
+def complete_early(place: Place, electorate: Electorate) -> PartitionChanged | None:
+    """A move is complete once it has begun, and who comes counts as in sync."""
+    partition = place.partition
+    if not partition.is_moving or partition.leader == NO_NODE:
+        return None
+    target = partition.target
+    leader = partition.leader if partition.leader in target else target[0]
+    after = partition.edited(
+        replicas=target, in_sync=frozenset(target), eligible=frozenset(), leader=leader,
+        adding=(), removing=(), original=(),
+    )  # fmt: skip
+    return elections.change(place, after)
+
+
+def leave_files_behind(self: Broker, *_: object) -> None:
+    """A replica that was removed while its node was away stays where it is."""
+
+
+def find(patch: pytest.MonkeyPatch, plant: Any, kinds: tuple[str, ...], seeds: range) -> str | None:
+    """What seeds find with the bug; without it, the one that found something finds nothing."""
+    for seed in seeds:
+        plan = plan_of(seed, *kinds)
+        with patch.context() as planted:
+            planted.setattr(*plant)
+            violation = play(plan).violation
+        if violation is not None:
+            assert play(plan).violation is None
+            return violation.name
+    return None
+
+
+def test_a_move_that_ends_before_its_copies_are_there_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant = (reassignment, "complete", complete_early)
+
+    assert find(monkeypatch, plant, ("move",), range(1, 6)) in (watch.JOINED, watch.WHOLE)
+
+
+def test_files_that_are_left_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant = (Broker, "_finish_removals", leave_files_behind)
+
+    assert find(monkeypatch, plant, ("crash", "stop", "move"), range(13, 15)) == LEFT
