@@ -621,6 +621,7 @@ class Broker:
 
     async def _advance_start(self, partition: Partition, start: Offset) -> None:
         gone = partition.log.advance_start(start)
+        partition.start_moved()
         self.rounds.mark(partition)
         await self.rounds.written()  # a sealed segment's steps must not follow its removal
         await self._note_checkpoints()

@@ -162,15 +162,15 @@ class CatchingUp:
 
     # Pacing.
 
-    def may_send(self, fed: Fed) -> bool:
-        """Whether the follower may be sent a chunk now; if not, it is looked at again."""
+    def may_send(self, fed: Fed, bytes_max: int) -> int:
+        """How much the follower may be sent now; if nothing, it is looked at again."""
         now = self._host.clock.monotonic()
         wait = self.all.wait_seconds(Key(fed.cluster_id, fed.node), now)
         if wait == 0:
-            return True
+            return min(bytes_max, self.all.pace.chunk_bytes or bytes_max)
         self._held_back[fed] = None
         self._wake_at(now + (_PLACE_SECONDS if wait is None else wait))
-        return False
+        return 0
 
     def sent(self, fed: Fed, size: int) -> None:
         self.all.sent(Key(fed.cluster_id, fed.node), size)

@@ -279,9 +279,10 @@ class _Session:
         if interest.ready:
             data, interest.ready = interest.ready, b""
             return (data,), len(data)
-        if interest.is_paced and not self.catching_up.may_send(interest):
+        size_max = min(left, PARTITION_BYTES_MAX)
+        if interest.is_paced and not (size_max := self.catching_up.may_send(interest, size_max)):
             return (), 0
-        found = log.read(interest.offset, min(left, PARTITION_BYTES_MAX), log.end)
+        found = log.read(interest.offset, size_max, log.end)
         if not isinstance(found, ColdRead):
             view = leader.followers.get(self.node)
             if found[1] and view is not None and view.offset >= view.end_then:

@@ -36,7 +36,8 @@ SAMPLE_SECONDS: Final = 0.25
 ENDED_MAX: Final = 100
 """How many catch-ups are remembered after their end."""
 BURST_SECONDS: Final = 0.1
-"""What may be sent at once after a pause, in terms of the pace."""
+"""What may be sent at once, in terms of the pace."""
+CHUNK_BYTES_MIN: Final = 4096
 
 
 class State(Enum):
@@ -163,6 +164,12 @@ class Pace:
     def is_raised(self) -> bool:
         """Whether the limit alone would let no catch-up end."""
         return 0 < self._limit < self.bytes_per_second
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """How much goes at once, so that it goes evenly; None for as much as one likes."""
+        pace = self.bytes_per_second
+        return max(round(pace * BURST_SECONDS), CHUNK_BYTES_MIN) if pace else None
 
     def limit(self, bytes_per_second: int, now: float) -> None:
         """Another limit; 0 for none. What is owed was sent under the old one, and is forgiven."""

@@ -411,6 +411,10 @@ class Partition:
             log.append(kept, header, header.base_offset, header.leader_epoch)
         self._rounds.mark(self)
 
+    def start_moved(self) -> None:
+        """The log begins later: followers hear of it, though nothing is appended."""
+        self._tell_log_watchers()
+
     def learn_watermark(self, watermark: Offset) -> None:
         """The leader says what is committed; here it counts as far as the files go."""
         if self.follower is not None:
