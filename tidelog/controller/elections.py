@@ -414,8 +414,13 @@ def elect_unclean(place: Place, electorate: Electorate) -> PartitionChanged:
 def promote(
     place: Place, target: NodeId | None, electorate: Electorate, *, force: bool
 ) -> PartitionChanged:
-    """Let `target` lead, or whoever has the longest log; with `force` whatever may be lost."""
+    """Let `target` lead, or whoever has the longest log; with `force` whatever may be lost.
+
+    A target that is named becomes the first replica: it would lose the lead again within seconds
+    otherwise, to the one that is.
+    """
     partition = place.partition
+    named = target is not None
     if target is None:
         target = choose(partition, electorate)
         if force and target is None:
@@ -429,20 +434,42 @@ def promote(
         raise InvalidReplicaAssignment(
             f"{target} holds no replica of {place.name}; {list(partition.replicas)} do"
         )
+    after = preferring(partition, target) if named else partition
     if target == partition.leader:
-        raise ElectionNotNeeded(f"{place.name} is led by {target}")
+        if after == partition:
+            raise ElectionNotNeeded(f"{place.name} is led by {target}")
+        return change(place, after)
     if target not in electorate.active:
         raise EligibleLeadersNotAvailable(f"{target} is not there, or is about to stop")
-    is_damaged = electorate.is_damaged(target, partition)
-    if _is_clean(partition, target) and not is_damaged:
-        return decided(place, led_by(partition, target), electorate)
+    if loses_nothing(partition, target, electorate):
+        return decided(place, led_by(after, target), electorate)
     if not force:
-        what = "is damaged in" if is_damaged else "is not in sync with"
+        what = "is not in sync with"
+        if electorate.is_damaged(target, partition):
+            what = "is damaged in"
+        elif _is_clean(partition, target):
+            what = "had to discard bytes, which may have been committed, of"
         raise EligibleLeadersNotAvailable(
             f"{target} {what} {place.name}; wait until it is well, "
             "or use --force, and lose what it does not have"
         )
-    return change(place, forced(partition, target))
+    return change(place, forced(after, target))
+
+
+def preferring(partition: PartitionImage, node: NodeId) -> PartitionImage:
+    """The partition with `node` as its first replica. While replicas move, their plan says who."""
+    if partition.is_moving:
+        return partition
+    others = (other for other in partition.replicas if other != node)
+    return partition.edited(replicas=(node, *others))
+
+
+def loses_nothing(partition: PartitionImage, leader: NodeId, electorate: Electorate) -> bool:
+    """Whether this replica holds all that was committed, as far as is known."""
+    if not _is_clean(partition, leader) or electorate.is_damaged(leader, partition):
+        return False
+    is_doubtful = partition.leader == NO_NODE and electorate.is_cut(leader, partition)
+    return not is_doubtful or choose(partition, electorate) == leader
 
 
 def forced(partition: PartitionImage, leader: NodeId) -> PartitionImage:

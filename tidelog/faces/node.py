@@ -41,6 +41,7 @@ class Node:
         self.failure: asyncio.Future[BaseException | None] = (
             asyncio.get_running_loop().create_future()
         )
+        self.stop_wanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broker = Broker(host, config, self._on_fatal)
         self.is_serving = False
         """Whether Kafka clients are served: from the end of a start to the beginning of a stop."""
@@ -137,6 +138,11 @@ class Node:
         if self._http is not None:
             await self._http.stop()
 
+    def want_stop(self) -> None:
+        """Somebody wants this node to stop in order: a signal, or a request."""
+        if not self.stop_wanted.done():
+            self.stop_wanted.set_result(None)
+
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failure.done():
             self.failure.set_result(error)
@@ -159,17 +165,11 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
 
 async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[BaseException | None] = loop.create_future()
-
-    def stop() -> None:
-        if not stopped.done():
-            stopped.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
     node = Node(system_host(), config)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, node.want_stop)
     starting = loop.create_task(node.start())
-    first: list[asyncio.Future[Any]] = [starting, stopped, node.failure]
+    first: list[asyncio.Future[Any]] = [starting, node.stop_wanted, node.failure]
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():  # it may wait for its peers, for ever
         starting.cancel()
@@ -185,7 +185,8 @@ async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
         gc.freeze()  # what a start leaves behind stays; the collector need not look at it again
         http = f" http={node.http}" if node.http else ""
         announce(f"ready kafka={node.kafka}{http} node={config.node_id} data={config.data}")
-    await asyncio.wait([stopped, node.failure], return_when=asyncio.FIRST_COMPLETED)
+    ends: list[asyncio.Future[Any]] = [node.stop_wanted, node.failure]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if node.failure.done():
         _log.critical("the disk failed (%s); stopping at once", node.failure.result())
         logging.shutdown()

@@ -486,6 +486,34 @@ def test_a_replica_out_of_sync_is_promoted_only_by_force():
     assert promoted(image, 3, force=True) == [(3, (3,), (), 4, 5)]
 
 
+def test_who_is_named_becomes_the_first_replica_and_so_keeps_the_lead():
+    def order(target, leader=1, **moving):
+        image = image_with(partition_in([1, 2, 3], [1, 2, 3], leader, **moving))
+        record = elections.promote(the_place(image), target, electorate(image), force=False)
+        return (record.state.leader, record.state.replicas)
+
+    assert order(3) == (3, (3, 1, 2))
+    assert order(None, leader=NO_NODE) == (1, (1, 2, 3))
+    assert order(2, leader=2) == (2, (2, 1, 3))  # it leads, as long as the first is not back
+
+
+def test_while_replicas_move_their_order_is_the_plans():
+    image = image_with(partition_in([1, 2, 3], [1, 2, 3], 1))
+    moving = the_place(image).partition.edited(removing=(3,), original=(1, 3))
+
+    assert elections.preferring(moving, 2).replicas == (1, 2, 3)
+
+
+def test_who_had_to_discard_bytes_is_not_promoted_without_force_while_others_may_have_them():
+    image = image_with(partition_in([1, 2], [1, 2], NO_NODE), fenced=[2])
+    reports = ReplicaReports()
+    reports.take(1, 1, [ReplicaReport(CLUSTER_ID, 3, 9, 9, cut=True)], 0.0)
+
+    with pytest.raises(EligibleLeadersNotAvailable, match="discard bytes"):
+        promoted(image, 1, reports=reports)
+    assert promoted(image, 1, reports=reports, force=True) == [(1, (1,), (), 4, 5)]
+
+
 def test_who_cannot_be_promoted_is_refused_with_the_reason():
     image = image_with(partition_in([1, 2], [1, 2], 1), fenced=[2])
 

@@ -6,6 +6,8 @@
     problems.py     errors as application/problem+json (RFC 9457)
     health.py       whether a node can serve, and why not
     cluster.py      GET /v1/cluster, built in slices
+    replication.py  GET /v1/replication and /metrics, built in slices
+    operations.py   what an operator tells a node: who leads, and to stop
 
 Rule 1: it runs in the node's own event loop and owns no state. Nothing in it may keep the loop for
         more than a few milliseconds: Kafka's clients wait meanwhile.

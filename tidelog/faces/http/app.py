@@ -8,6 +8,7 @@
 |                     | for none                                                                 |
 | GET /v1/replication | how followers stand, and who catches up; `?topics=a,b` lists these whole |
 | GET /metrics        | the same in numbers, for Prometheus                                      |
+| POST /v1/topics/{topic}/partitions/{partition}/promote, POST /v1/broker/stop: `operations`     |
 
 Rule 1: every answer carries `x-request-id`: the client's own, if it sent one that is fit to be
         printed, or one of ours.
@@ -29,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.faces.http.cluster import ClusterView
 from tidelog.faces.http.health import why_not_ready
+from tidelog.faces.http.operations import promote_partition, stop_node
 from tidelog.faces.http.problems import problem
 from tidelog.faces.http.replication import metrics_text, replication_document
 
@@ -71,6 +73,13 @@ def make_app(node: "Node") -> ASGIApp:
         refuse_early()
         return Response(await metrics_text(node.broker), media_type=METRICS_TYPE)
 
+    async def promote(request: Request) -> Response:
+        refuse_early()
+        return await promote_partition(node, request)
+
+    async def stop(request: Request) -> Response:
+        return await stop_node(node, request)
+
     app = Starlette(
         routes=[
             Route("/health/live", live),
@@ -78,6 +87,10 @@ def make_app(node: "Node") -> ASGIApp:
             Route("/v1/cluster", cluster),
             Route("/v1/replication", replication),
             Route("/metrics", metrics),
+            Route(
+                "/v1/topics/{topic}/partitions/{partition:int}/promote", promote, methods=["POST"]
+            ),
+            Route("/v1/broker/stop", stop, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refuse, Exception: _fail},
     )
