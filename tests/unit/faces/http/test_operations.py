@@ -201,6 +201,7 @@ def test_a_page_in_a_browser_cannot_stop_a_node():
 def test_a_node_that_waits_for_its_quorum_can_be_stopped():
     async def story(node):
         face = Face(node)
+        face.is_serving = False
         face.broker = SimpleNamespace(quorum=None, host=node.broker.host, node_id=1)
 
         assert (await post(face, "/v1/broker/stop")).status == 202
