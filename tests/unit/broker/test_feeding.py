@@ -135,7 +135,7 @@ class Stage:
     async def synced(self) -> None:
         await self.replicas.rounds.drained()
 
-    def configure(self, **changes: int) -> None:
+    def configure(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
         self.catching_up.configure()
 
