@@ -381,3 +381,22 @@ def test_a_change_waits_for_the_next_controller_no_longer_than_for_its_election(
 
     assert world.do(make()) == 0
     assert world.now - began_at < 4.0, "no answer of the old one is waited for"
+
+
+def test_a_leader_that_slept_is_not_blamed_for_what_one_with_a_damaged_disk_decided():
+    damaged: int | None = None
+    for _ in range(2):  # the same history twice, the second time with a disk that is not judged
+        with make_world() as world:
+            world.start()
+            old = controller(world)
+            assert old is not None
+            if damaged is not None:
+                world.machines[damaged].is_damaged = True
+            world.pause(old)
+            world.run_until(partial(another_leads, world, old), SECONDS_MAX)
+            damaged = controller(world)
+            assert damaged is not None
+            world.do(create(world, "meanwhile", 6 - old - damaged))
+
+            world.resume(old)
+            world.run_until(partial(knows, world, old, "meanwhile"), SECONDS_MAX)

@@ -77,7 +77,8 @@ class QuorumWatch:
         self._lives: dict[int, _Life] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
         self._partition_leaders: dict[tuple[Any, int, int], tuple[int, int]] = {}
-        self._decided: Offset = 0
+        self._decided: dict[int, Offset] = {}
+        """How far the log was decided, as nodes in each epoch knew: in that epoch or before it."""
         self._applied: dict[Offset, tuple[Offset, bytes]] = {}
         self._images: dict[Offset, bytes] = {}
         self._broker_epochs: dict[int, int] = {}
@@ -109,19 +110,18 @@ class QuorumWatch:
         # A full disk may have cut it; what was applied stays applied.
         if raft.high_watermark < min(life.watermark, quorum.log.end):
             self._fail(DECIDED, f"{machine.name}: {raft.high_watermark} after {life.watermark}")
+        self._decided[raft.epoch] = max(raft.high_watermark, self._decided.get(raft.epoch, 0))
         if quorum.has_won:
             me = (number, machine.lives)
             other = self._leaders.setdefault(raft.epoch, me)
             if other != me:
                 self._fail(ONE_LEADER, f"epoch {raft.epoch}: (node, life) {other} and {me}")
-        # One that was deposed, and has not heard of it, may lack what the next one decided.
-        is_newest = quorum.leads and raft.epoch == max(self._leaders)
-        if is_newest and quorum.log.end < self._decided:
-            self._fail(
-                WHOLE, f"{machine.name} ends at {quorum.log.end}, {self._decided} was decided"
-            )
+        if quorum.leads:
+            # One that was deposed, and has not heard of it, may lack what the next one decided.
+            decided = max(end for epoch, end in self._decided.items() if epoch <= raft.epoch)
+            if quorum.log.end < decided:
+                self._fail(WHOLE, f"{machine.name} ends at {quorum.log.end}, {decided} was decided")
         life.watermark = raft.high_watermark
-        self._decided = max(self._decided, raft.high_watermark)
 
     def _watch(self, machine: Machine) -> None:
         """Hear of all that a process applies from now on."""
