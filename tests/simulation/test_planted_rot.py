@@ -1,5 +1,6 @@
 """Bugs 11 and 14 of RELIABILITY, planted: rot that is taken for a torn tail, groups half loaded."""
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,13 +10,19 @@ import pytest
 from tests.simulation.test_planted_replication import PLACE, SECONDS_MAX, Stage, a_stage
 from tidelog.broker.coordinator import ShardDriver
 from tidelog.client.admin import AdminClient
+from tidelog.config import TopicConfig
+from tidelog.errors import TidelogError
 from tidelog.groups.shard import Shard, partition_for
-from tidelog.log.log import LogState
+from tidelog.host import Bytes, Disk
+from tidelog.log.directory import DataDirectory
+from tidelog.log.log import ColdRead, LogState
 from tidelog.log.recovery import open_log
-from tidelog.model import OFFSETS_TOPIC
+from tidelog.model import OFFSETS_TOPIC, TopicPartition
+from tidelog.records import decode_batch
 from tidelog.simulation import history
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.history import History
+from tidelog.simulation.replicated import EpochClient
 from tidelog.simulation.world import Violation
 
 
@@ -23,15 +30,16 @@ def plant_rot_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
     """11: whatever does not check out at a start is cut, and nobody is told."""
 
     def trusting(*arguments: Any, **settings: Any) -> LogState:
-        found = open_log(*arguments, **{**settings, "durable_mark": 0})
+        silently = {**settings, "durable_mark": 0, "before_cut": lambda end: None}
+        found = open_log(*arguments, **silently)
         return replace(found, discarded_bytes=0)
 
     patch.setattr("tidelog.broker.replicas.open_log", trusting)
 
 
-def tell_rot() -> None:
+def tell_rot(*, checkpoint_ms: int = 100, starts: int = 1) -> None:
     """The last in sync dies and rots; it comes back first, then one that has everything."""
-    with a_stage(checkpoint_ms=100) as stage:
+    with a_stage(checkpoint_ms=checkpoint_ms) as stage:
         world = stage.world
         for _ in range(10):
             stage.commit()
@@ -44,8 +52,10 @@ def tell_rot() -> None:
         world.crash(last)
         world.flip_bits(last, 200, inside=f"{PLACE}")
 
-        world.restart(last)
-        world.run(3)
+        for _ in range(starts):
+            world.crash(last)
+            world.restart(last)
+            world.run(3)
         world.restart(first)
         world.run(3)
         world.restart(second)
@@ -66,6 +76,25 @@ def test_rot_is_not_taken_for_a_torn_tail(monkeypatch):
     with pytest.raises(Violation) as found:
         tell_rot()
     assert found.value.name == watch.WATERMARK
+
+
+def plant_cuts_forgotten_by_the_next_start(patch: pytest.MonkeyPatch) -> None:
+    """11: that bytes were discarded is known to the process that did it, and to no later one."""
+    patch.setattr(DataDirectory, "note_cut", _forget_cut)
+
+
+def _forget_cut(self: DataDirectory, partition: TopicPartition, end: int) -> None:
+    self.cut_tails[partition] = end
+
+
+def test_a_second_start_does_not_forget_what_the_first_has_cut(monkeypatch):
+    tell_rot(checkpoint_ms=60_000, starts=2)
+
+    plant_cuts_forgotten_by_the_next_start(monkeypatch)
+
+    with pytest.raises(Violation) as found:
+        tell_rot(checkpoint_ms=60_000, starts=2)
+    assert found.value.name == watch.JOINED
 
 
 def plant_groups_half_loaded(patch: pytest.MonkeyPatch) -> None:
@@ -123,3 +152,49 @@ def test_a_coordinator_that_answers_too_early_is_found(monkeypatch):
 
     found = history.check(tell_a_coordinator_that_moves())
     assert [anomaly.rule for anomaly in found] == [history.GROUP_REGRESSED]
+
+
+def plant_reads_that_nobody_checks(patch: pytest.MonkeyPatch) -> None:
+    """11: what consumers are given is what lies there, or what lies behind it."""
+
+    def perform(self: ColdRead, disk: Disk, *, has_gaps: bool) -> Bytes:
+        return self.perform(disk)
+
+    patch.setattr(ColdRead, "perform_checked", perform)
+
+
+def tell_a_reader_of_rot() -> list[int]:
+    """The leader's disk rots, and nobody but a consumer reads it; the offsets that it gets."""
+    with a_stage(topic_defaults=TopicConfig(segment_bytes=300)) as stage:
+        for _ in range(12):
+            stage.commit()
+        leader = stage.nodes[0]
+        stage.world.crash(leader)
+        stage.run_until(lambda: leader not in stage.state.in_sync)
+        stage.world.restart(leader)
+        stage.run_until(lambda: stage.leads(leader))  # with nothing in memory
+        stage.world.flip_bits(leader, 100, inside=f"{PLACE}")
+        return stage.world.do(_read_everything(stage, 12))
+
+
+async def _read_everything(stage: Stage, end: int) -> list[int]:
+    found: list[int] = []
+    async with stage.client(EpochClient, stage.controller) as client:
+        for _ in range(20):  # it is patient with errors, each time for some seconds
+            try:
+                polled = await client.read(PLACE, found[-1] + 1 if found else 0)
+                for batch in polled.batches:
+                    found += [record.offset for record in decode_batch(batch)]
+            except TidelogError:
+                await asyncio.sleep(0.5)
+            if found and found[-1] == end - 1:
+                break
+    return found
+
+
+def test_a_consumer_is_given_every_record_though_its_leader_rots(monkeypatch):
+    assert tell_a_reader_of_rot() == list(range(12))
+
+    plant_reads_that_nobody_checks(monkeypatch)
+
+    assert tell_a_reader_of_rot() != list(range(12))

@@ -545,6 +545,7 @@ class Broker:
         }
         starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
         watermarks = {p.name: min(p.high_watermark, p.log.synced_end) for p in partitions}
+        whole = [p.name for p in partitions if isinstance(p, Partition) and not p.is_cut]
 
         def work() -> None:
             """Each counts as noted once it is: what a full disk refused is tried again."""
@@ -557,6 +558,7 @@ class Broker:
             if watermarks != found.watermarks:
                 found.write_checkpoint(directory.WATERMARKS, watermarks)
                 found.watermarks = watermarks
+            found.forget_cuts(whole)
 
         return work
 

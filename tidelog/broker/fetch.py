@@ -8,17 +8,26 @@ Rule 3: the first partition with data may return one batch of any size, so that 
 Rule 4: a consumer that says in which rack it stands may read from followers, up to the watermark
         that they know of. A leader sends it to an in-sync follower in that rack, if there is one
         that holds what is asked for (KIP-392).
+Rule 5: no record is passed over because its disk is damaged. Who finds the batch that it asks for
+        to be another makes the node look at the whole segment.
 """
 
 import asyncio
+import logging
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Reply
 from tidelog.broker.sessions import NO_SESSION, Interest, Key, Session, Sessions
-from tidelog.errors import BrokerError, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    StorageError,
+)
 from tidelog.host import Bytes, Disk
 from tidelog.log.log import ColdRead
 from tidelog.model import NO_NODE, NodeId, Offset
@@ -28,7 +37,11 @@ from tidelog.wire.entities import NO_ID, decode_request
 from tidelog.wire.fetch import TOPIC_IDS_FROM, PartitionFetched, encode_response
 from tidelog.wire.requests import Header
 
+_log = logging.getLogger(__name__)
+
 READ_COMMITTED = 1
+
+_Found: TypeAlias = Bytes | StorageError | None
 
 
 def handle_fetch(
@@ -99,7 +112,7 @@ class _Fetch:
         self._wait_seconds = request.max_wait.total_seconds()
         self._committed_only = request.isolation_level == READ_COMMITTED
         self._fetched: list[tuple[Interest, PartitionFetched]] = []
-        self._cold: list[tuple[PartitionFetched, ColdRead]] = []
+        self._cold: list[tuple[PartitionFetched, Partition, ColdRead]] = []
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
@@ -130,7 +143,7 @@ class _Fetch:
                 enough = True
                 continue
             if isinstance(read, ColdRead):
-                self._cold.append((fetched, read))
+                self._cold.append((fetched, self._broker.partition(topic, number), read))
                 more = max(read.bytes_max, 1)  # it finds a batch, however absurd the limit is
                 enough = True
             else:
@@ -231,19 +244,24 @@ class _Fetch:
         if not self._cold:
             self._answer()
             return
-        reads = [read for _, read in self._cold]
+        reads = [(read, partition.has_gaps) for _, partition, read in self._cold]
         work = partial(_perform, self._broker.host.disk, reads)
         self._broker.host.offload.run(work).add_done_callback(self._warm)
 
-    def _warm(self, future: "asyncio.Future[list[Bytes | None]]") -> None:
+    def _warm(self, future: "asyncio.Future[list[_Found]]") -> None:
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
             self._reply.refuse(f"reading from disk failed: {error}")
             return
-        for (fetched, _), data in zip(self._cold, future.result(), strict=True):
+        for (fetched, partition, read), data in zip(self._cold, future.result(), strict=True):
             if data is None:
                 fetched.error = OffsetOutOfRange.code  # its segment was deleted meanwhile
+            elif isinstance(data, StorageError):
+                _log.warning("%s: %s", partition.name, data)
+                fetched.error = data.code
+                if partition.is_copy:  # otherwise nobody could lead instead, or mend it
+                    self._broker.feeding.on_suspect(partition, read.offset)
             elif data:
                 fetched.buffers, fetched.size = (data,), len(data)
         self._answer()
@@ -276,12 +294,14 @@ class _Fetch:
         )
 
 
-def _perform(disk: Disk, reads: list[ColdRead]) -> list[Bytes | None]:
-    """Read from the files; None where the file has gone."""
-    found: list[Bytes | None] = []
-    for read in reads:
+def _perform(disk: Disk, reads: list[tuple[ColdRead, bool]]) -> list[_Found]:
+    """Read from the files: batches, what is wrong with them, or None where the file has gone."""
+    found: list[_Found] = []
+    for read, has_gaps in reads:
         try:
-            found.append(read.perform(disk))
+            found.append(read.perform_checked(disk, has_gaps=has_gaps))
         except FileNotFoundError:
             found.append(None)
+        except StorageError as error:
+            found.append(error)
     return found

@@ -142,6 +142,7 @@ class Replicas:
             self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=mark, start=directory.log_starts.get(name, 0),
             index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts or is_copy,
+            before_cut=partial(directory.note_cut, name),
         )  # fmt: skip
 
     def _add(self, replica: Replica, config: TopicConfig, state: LogState) -> None:
@@ -161,6 +162,8 @@ class Replicas:
         self._topics_by_id[replica.topic_id] = numbers
         while len(numbers) <= name.partition:
             numbers.append(None)
+        # A start that finds nothing to discard may be the second after one that did.
+        partition.is_cut = partition.is_copy and name in self._directory.cut_tails
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
         numbers[name.partition] = partition

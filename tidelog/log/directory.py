@@ -15,6 +15,7 @@ Names and formats are Kafka's, so that its tools read the directory.
 
 import asyncio
 import base64
+import errno
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 DURABLE_MARKS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 WATERMARKS: Final = "replication-offset-checkpoint"
+CUT_TAILS: Final = "cut-tail-checkpoint"
 FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 DELETED_SUFFIX: Final = "-delete"
@@ -86,6 +88,9 @@ class DataDirectory:
         self.durable_marks: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
         self.watermarks: dict[TopicPartition, Offset] = {}
+        self.cut_tails: dict[TopicPartition, Offset] = {}
+        """Where starts have cut what may not have been a torn tail; until it is there again."""
+        self._cuts_noted: dict[TopicPartition, Offset] = {}
 
     def open(self, node_id: int) -> Identity:
         """Lock the directory, make it if it is new, and read how it was left."""
@@ -102,6 +107,8 @@ class DataDirectory:
         self.durable_marks = self.read_checkpoint(DURABLE_MARKS)
         self.log_starts = self.read_checkpoint(LOG_STARTS)
         self.watermarks = self.read_checkpoint(WATERMARKS)
+        self.cut_tails = self.read_checkpoint(CUT_TAILS)
+        self._cuts_noted = dict(self.cut_tails)
         if self.was_clean:
             self._disk.remove(marker)
             self._disk.sync_directory(self.root)
@@ -221,6 +228,29 @@ class DataDirectory:
                 self.durable_marks[partition] = mark
                 self._write_checkpoint(DURABLE_MARKS, self.durable_marks)
 
+    def note_cut(self, partition: TopicPartition, end: Offset) -> None:
+        """Note, durably, that a log is about to be cut at `end`: the next start cannot tell."""
+        with self._checkpoints:
+            self.cut_tails[partition] = end
+            try:
+                self._write_checkpoint(CUT_TAILS, self.cut_tails)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                # A node must start for its disk to be emptied; the next checkpoint has it.
+                _log.warning("it cannot be noted yet that %s was cut: %s", partition, error)
+            else:
+                self._cuts_noted = dict(self.cut_tails)
+
+    def forget_cuts(self, partitions: Iterable[TopicPartition]) -> None:
+        """These have been in sync since, or lead."""
+        with self._checkpoints:
+            for partition in partitions:
+                self.cut_tails.pop(partition, None)
+            if self.cut_tails != self._cuts_noted:
+                self._write_checkpoint(CUT_TAILS, self.cut_tails)
+                self._cuts_noted = dict(self.cut_tails)
+
     def raise_start(self, partition: TopicPartition, start: Offset) -> None:
         """Note, durably, that the log begins at `start`. Only while `noting` is held."""
         with self._checkpoints:
@@ -235,6 +265,7 @@ class DataDirectory:
                 (DURABLE_MARKS, self.durable_marks),
                 (LOG_STARTS, self.log_starts),
                 (WATERMARKS, self.watermarks),
+                (CUT_TAILS, self.cut_tails),
                 (FIRST_DIRTY, self.read_checkpoint(FIRST_DIRTY)),
             ):
                 before = len(offsets)

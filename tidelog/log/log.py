@@ -25,13 +25,21 @@ from tidelog.log.segment import (
     Segment,
     file_stem,
     find_batch,
+    is_walkable,
     read_batches,
     read_settled,
 )
 from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
 from tidelog.model import Epoch, Offset
-from tidelog.records import PREFIX_BYTES, BatchHeader
+from tidelog.records import (
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX_BYTES,
+    BatchHeader,
+    crc_matches,
+    read_header,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,14 +105,27 @@ class ColdRead:
         """Whole batches of one segment, from the one that holds `offset` on.
 
         If compaction left a gap there, from the next one on, which may lie in a later segment;
-        b"" if there is none below `limit`.
+        b"" if there is none below `limit`, or the first does not fit.
         """
+        return self._perform(partial(self._read, disk))
+
+    def perform_checked(self, disk: Disk, *, has_gaps: bool) -> Bytes:
+        """As `perform`, for a reader who does not say what is wrong with what it got.
+
+        Raises StorageError if what lies at `offset` is not what was written there. Only the first
+        batch is checked: a reader stops before one that is damaged, and begins with it next.
+        `has_gaps`: offsets may be missing.
+        """
+        return self._perform(partial(self._read_checked, disk, has_gaps))
+
+    def _perform(self, read: Callable[[Segment], Bytes | None]) -> Bytes:
         for segment in self.segments:
-            if data := read_settled(segment, partial(self._read, disk)):
+            if (data := read_settled(segment, read)) is not None:
                 return data
         return b""
 
-    def _read(self, disk: Disk, segment: Segment) -> Bytes:
+    def _read(self, disk: Disk, segment: Segment) -> Bytes | None:
+        """What fits of the batches there; None if none lies at or after `offset`."""
         file = segment.open(disk)
         end = file.size()
         position = segment.position_before(disk, self.offset)
@@ -112,7 +133,7 @@ class ColdRead:
         if found is None and position:  # the index misled us
             found = find_batch(file, 0, end, self.offset)
         if found is None:
-            return b""
+            return None
         position, header = found
         if header.base_offset >= self.limit:
             return b""
@@ -121,6 +142,36 @@ class ColdRead:
             bytes_max=self.bytes_max, first_bytes=header.size if self.at_least_one else 0,
             limit=self.limit,
         )  # fmt: skip
+
+    def _read_checked(self, disk: Disk, has_gaps: bool, segment: Segment) -> Bytes | None:
+        data = self._read(disk, segment)
+        if data:
+            is_sound = self._begins_soundly(data, has_gaps)
+        elif data is not None:
+            is_sound = not self.at_least_one  # otherwise it would fit
+        else:
+            is_sound = has_gaps and self._is_walkable(disk, segment)
+        if not is_sound:
+            raise StorageError(f"{segment!r} cannot be read at offset {self.offset}")
+        return data
+
+    def _is_walkable(self, disk: Disk, segment: Segment) -> bool:
+        file = segment.open(disk)
+        end = file.size()
+        position = segment.position_before(disk, self.offset)
+        return is_walkable(file, position, end) or is_walkable(file, 0, end)
+
+    def _begins_soundly(self, data: Bytes, has_gaps: bool) -> bool:
+        header = read_header(data)
+        size, end = header.size, header.next_offset
+        if header.magic != MAGIC or not (has_gaps or header.base_offset <= self.offset):
+            return False
+        if len(data) - size >= HEADER_BYTES:
+            # Where a batch begins is not under its checksum.
+            following = read_header(data, size)
+            if following.base_offset < end or (following.base_offset > end and not has_gaps):
+                return False
+        return crc_matches(memoryview(data)[:size], header)
 
 
 class Log:

@@ -11,7 +11,8 @@ Rule 4: before an end is reported, everything past the durable mark is written a
 """
 
 import logging
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
@@ -55,13 +56,15 @@ def open_log(
     index_interval_bytes: int,
     has_gaps: bool = False,
     synced_end: Offset = 0,
+    before_cut: Callable[[Offset], None] = lambda end: None,
 ) -> LogState:
     """Bring the log in `directory` back.
 
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
     active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
-    process has synced everything below it, so that it need not be written again.
+    process has synced everything below it, so that it need not be written again. `before_cut` is
+    called before bytes are discarded, with the offset where the log will end.
     """
     finish_relinks(disk, directory)
     complete_swaps(disk, directory)
@@ -90,8 +93,9 @@ def open_log(
     state.clean = end is not None
     if end is None:
         _scan_active(
-            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end
-        )
+            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end,
+            before_cut,
+        )  # fmt: skip
         if active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
@@ -151,6 +155,7 @@ def _scan_active(
     interval_bytes: int,
     has_gaps: bool,
     synced_end: Offset,
+    before_cut: Callable[[Offset], None],
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
@@ -172,6 +177,7 @@ def _scan_active(
             "%s: cut %d bytes of a torn tail after offset %d",
             active.directory.name, state.discarded_bytes, state.end,
         )  # fmt: skip
+        before_cut(state.end)
         file.truncate(active.size)
     for position in range(rewrite_from, active.size, _CHUNK_BYTES):
         chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))
@@ -242,19 +248,26 @@ def find_damage(disk: Disk, log: Log, offset: Offset) -> tuple[Offset | None, bo
 
     Its first batch that does not check out, if any, and whether offsets are missing before that.
     """
-    segments = [s for s in log.segments if s.base <= offset]
-    if not segments:
-        return None, False
-    segment = segments[-1]
-    is_active = segment is log.active
     written_end = log.written_end
+    segments = list(log.segments)
+    at = bisect_right(segments, offset, key=lambda s: s.base) - 1
+    if at < 0:
+        return None, False
+    segment = segments[at]
     file = segment.open(disk)
-    size, position, end, has_gap = file.size(), 0, segment.base, False
-    for header, at in walk(file, 0, size, base=segment.base, check=True, has_gaps=True):
+    size, position, has_gap = file.size(), 0, False
+    end = last = segment.base
+    for header, found in walk(file, 0, size, base=segment.base, check=True, has_gaps=True):
         has_gap |= header.base_offset > end
-        position, end = at + header.size, header.next_offset
-    is_whole = end >= written_end if is_active else position == size
-    return (None if is_whole else end), has_gap
+        last, position, end = end, found + header.size, header.next_offset
+    if segment is segments[-1]:
+        return (None if end >= written_end else end), has_gap
+    if position < size:
+        return end, has_gap
+    following = segments[at + 1].base
+    if end > following:  # the last batch is not where it says
+        return last, has_gap
+    return None, has_gap or end < following
 
 
 def _is_followed(file: File, position: int, header: BatchHeader) -> bool:

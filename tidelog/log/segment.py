@@ -10,11 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tidelog.errors import StorageError
 from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.index import OFFSET_ENTRY, RELATIVE_MAX, TIME_ENTRY, OffsetIndex, TimeIndex
 from tidelog.model import NO_TIMESTAMP, Offset
 from tidelog.records import (
     HEADER_BYTES,
+    MAGIC,
     PREFIX_BYTES,
     BatchHeader,
     batch_size_at,
@@ -177,7 +179,7 @@ def read_settled(segment: Segment, read: Callable[[Segment], T]) -> T:
     while True:
         try:
             found = read(segment)
-        except FileNotFoundError:
+        except (FileNotFoundError, StorageError):
             if (newer := segment.replaced_by) is None:
                 raise
         else:
@@ -208,6 +210,22 @@ def find_batch(
             return None
         position += at
     return None
+
+
+def is_walkable(file: File, position: int, end: int) -> bool:
+    """Whether there is one batch after another from `position` to `end`, by their headers."""
+    while position < end:
+        chunk = file.read(position, min(_WALK_BYTES, end - position))
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            size = batch_size_at(chunk, at, len(chunk))
+            if not size or read_header(chunk, at).magic != MAGIC:
+                return False
+            at += size
+        if at == 0:
+            return False
+        position += at
+    return position == end
 
 
 def read_batches(

@@ -169,6 +169,35 @@ def test_a_checkpoint_has_kafkas_format_and_is_read_at_the_next_start(name):
     assert all(offsets == {} for offsets in read.values())
 
 
+def test_a_cut_is_remembered_over_starts_until_it_is_forgotten():
+    disk = new_disk()
+    opened(disk).note_cut(TIDE, 5)
+    disk.crash()
+    opened(disk).note_cut(EBB, 7)
+    disk.crash()
+
+    found = opened(disk)
+    assert found.cut_tails == {TIDE: 5, EBB: 7}
+    found.forget_cuts([TIDE])
+    disk.crash()
+
+    assert opened(disk).cut_tails == {EBB: 7}
+
+
+def test_a_cut_that_a_full_disk_does_not_note_is_noted_later():
+    disk = new_disk()
+    found = opened(disk)
+    disk.capacity_bytes = disk.used_bytes
+    found.note_cut(TIDE, 5)
+    assert found.cut_tails == {TIDE: 5}
+
+    disk.capacity_bytes = None
+    found.forget_cuts([EBB])
+    disk.crash()
+
+    assert opened(disk).cut_tails == {TIDE: 5}
+
+
 def test_a_crash_leaves_the_old_checkpoint_or_the_new_one():
     for seed in range(60):
         disk = new_disk(seed)

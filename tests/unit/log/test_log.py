@@ -242,6 +242,20 @@ def test_limits_hold_in_memory_and_on_disk(tail_bytes):
     assert rig.log.read(6, MIB, 6) == ((), 0)
 
 
+def test_a_batch_that_does_not_fit_is_not_passed_over():
+    """A smaller one in the next segment would be taken for what comes next."""
+    rig = Rig(tail_bytes=0, segment_bytes=3000)
+    for size in (2900, 10, 10):
+        rig.store(size=size)
+    assert [segment.base for segment in rig.log.segments] == [0, 1]
+
+    read = rig.log.read(0, 200, rig.log.end, at_least_one=False)
+
+    assert joined(rig.disk, read) == b""
+    assert isinstance(read, ColdRead)
+    assert read.perform_checked(rig.disk, has_gaps=False) == b""
+
+
 def test_an_offset_outside_of_the_log_is_refused():
     rig = Rig()
     for _ in range(3):
@@ -275,6 +289,56 @@ def test_a_cold_read_is_not_misled_by_a_wrong_index(content):
     index.write(0, [content])
 
     assert rig.read(2, 1) == batches[2]
+
+
+def cold(rig: Rig, offset: int) -> ColdRead:
+    read = rig.log.read(offset, 1000, rig.log.end)
+    assert isinstance(read, ColdRead)
+    return read
+
+
+def test_what_is_sound_is_read_the_same_with_and_without_a_check():
+    rig = Rig(tail_bytes=0, segment_bytes=400, index_interval_bytes=0)
+    for _ in range(10):
+        rig.store(2)
+    rig.budget.evict()
+
+    for offset in range(rig.log.tail.start):
+        read = cold(rig, offset)
+        assert read.perform_checked(rig.disk, has_gaps=False) == read.perform(rig.disk)
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("byte", [6, 7, 8, 10, 11, 16, 26, 70])
+def test_a_checked_read_passes_over_nothing_that_is_damaged(batch, byte, has_gaps):
+    """Bytes of where it begins, how long it is, its magic, how many records it has, and a value."""
+    rig = Rig(tail_bytes=0, segment_bytes=400)
+    batches = [rig.store(2) for _ in range(10)]
+    rig.budget.evict()
+    assert len(rig.log.segments) > 2
+    rig.disk.flip_bit(rig.log.segments[0].path(), batch * len(batches[0]) + byte, 3)
+
+    for offset in (2 * batch, 2 * batch + 1):
+        with pytest.raises(StorageError, match=f"at offset {offset}"):
+            cold(rig, offset).perform_checked(rig.disk, has_gaps=has_gaps)
+
+
+def test_a_gap_is_passed_over_only_where_the_segment_makes_sense():
+    rig = Rig(tail_bytes=0, segment_bytes=400)
+    batches = [rig.store(2) for _ in range(10)]
+    rig.budget.evict()
+    first, second = rig.log.segments[:2]
+    file = rig.disk.open(first.path())
+    file.truncate(len(batches[0]))  # as if the others had been compacted away
+
+    found = cold(rig, 2).perform_checked(rig.disk, has_gaps=True)
+    assert read_header(found).base_offset == second.base
+    with pytest.raises(StorageError):
+        cold(rig, 2).perform_checked(rig.disk, has_gaps=False)
+    rig.disk.flip_bit(first.path(), 10, 0)
+    with pytest.raises(StorageError):
+        cold(rig, 2).perform_checked(rig.disk, has_gaps=True)
 
 
 # Deleting.

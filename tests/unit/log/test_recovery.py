@@ -513,6 +513,20 @@ def test_a_gap_is_no_damage_and_is_told_of():
     assert find_damage(rig.disk, rig.log, 3) == (None, True)
 
 
+def test_a_gap_before_the_next_segment_is_told_of():
+    rig = filled(count=9, per_segment=3)
+    rig.disk.open(rig.log.segments[0].path()).truncate(2 * len(make_batch(2)))
+
+    assert find_damage(rig.disk, rig.log, 0) == (None, True)
+
+
+def test_a_last_batch_that_claims_offsets_of_the_next_segment_is_damage():
+    rig = filled(count=9, per_segment=3)
+    rig.disk.flip_bit(rig.log.segments[0].path(), 2 * len(make_batch(2)) + 7, 3)
+
+    assert find_damage(rig.disk, rig.log, 0)[0] == 4
+
+
 def test_below_the_log_there_is_nothing_to_look_at():
     rig = filled(count=9, per_segment=3)
     rig.log.advance_start(7)
