@@ -56,6 +56,13 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
+class Election(IntEnum):
+    """Who shall lead: the first replica, or anybody where nobody does, whatever is lost."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 class Operation(IntEnum):
     SET = 0
     DELETE = 1
@@ -372,6 +379,32 @@ class AdminClient(KafkaClient):
             lambda response: [(response.error_code, f"broker {node}", response.error_message)],
             broker_id=node,
         )
+
+    # Who leads.
+
+    async def elect_leaders(
+        self, kind: Election, places: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Refused | None]:
+        """Elect leaders; what became of each partition. Of all that need it if none are named."""
+        wanted = None if places is None else _by_topic(places)
+        response = await self.ask_controller(
+            Api.ELECT_LEADERS,
+            lambda response: [(getattr(response, "error_code", 0), "leaders", None)],
+            election_type=kind,
+            topic_partitions=None if wanted is None else [
+                {"topic": topic, "partitions": [place.partition for place in some]}
+                for topic, some in wanted.items()
+            ],
+        )  # fmt: skip
+        fates: dict[TopicPartition, Refused | None] = {}
+        for topic in response.replica_election_results:
+            for one in topic.partition_result:
+                place = TopicPartition(topic.topic, one.partition_id)
+                is_done = one.error_code == ErrorCode.none
+                fates[place] = (
+                    None if is_done else Refused(one.error_code, str(place), one.error_message)
+                )
+        return dict(sorted(fates.items()))
 
     # Settings.
 

@@ -22,9 +22,11 @@ from tidelog.faces.cli import (
     cluster,
     configs,
     consume,
+    elect,
     groups,
     log,
     produce,
+    promote,
     quorum,
     reassign,
     replication,
@@ -87,6 +89,8 @@ app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(replication.app, name="replication")
+app.command("promote")(promote.promote)
+app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.command("bench")(bench.bench)
