@@ -64,7 +64,7 @@ class CatchingUp:
         self._reports = reports
         now = host.clock.monotonic()
         self.all = CatchUps(
-            pace=Pace(config().catchup_bytes_per_second),
+            pace=Pace(config().catchup_limit),
             concurrent_max=config().catchup_concurrent_max,
         )
         self._held_back: dict[Fed, None] = {}
@@ -79,7 +79,7 @@ class CatchingUp:
     def configure(self) -> None:
         """Let changed settings take effect, for those under way too."""
         config, now = self._config(), self._host.clock.monotonic()
-        self.all.pace.limit(config.catchup_bytes_per_second, now)
+        self.all.pace.limit(config.catchup_limit, now)
         self.all.concurrent_max = config.catchup_concurrent_max
         self._release()
 

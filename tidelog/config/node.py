@@ -72,6 +72,12 @@ class NodeConfig:
         "0 for no limit. It is raised to 1.5 times what is written, or it would never end.",
         least=0,
     )
+    leader_replication_throttled_rate: int = setting(
+        0, "Kafka's name for the same limit; of both that are set the lower holds.", least=0
+    )
+    follower_replication_throttled_rate: int = setting(
+        0, "Taken for Kafka's sake, without effect: leaders keep the pace.", least=0
+    )
     catchup_concurrent_max: int = setting(
         8, "How many replicas that are not in sync catch up with this node at once.", least=1
     )
@@ -170,6 +176,12 @@ class NodeConfig:
     """Whether somebody set `http`: then it is served there, or the node does not start."""
 
     @property
+    def catchup_limit(self) -> int:
+        """What all catch-ups get together, in bytes per second; 0 for no limit."""
+        limits = (self.catchup_bytes_per_second, self.leader_replication_throttled_rate)
+        return min(filter(None, limits), default=0)
+
+    @property
     def http_endpoint(self) -> Endpoint | None:
         return Endpoint.parse(self.http) if self.http else None
 
@@ -198,7 +210,9 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
         *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
         "auto.create.topics.enable", "catchup.bytes.per.second", "catchup.concurrent.max",
         "catchup.threshold.records", "connections.max", "connections.max.idle.ms",
-        "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes", "frame.timeout.ms",
+        "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes",
+        "follower.replication.throttled.rate", "frame.timeout.ms",
+        "leader.replication.throttled.rate",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
         "producer.id.expiration.ms", "socket.request.max.bytes",
     }

@@ -16,7 +16,7 @@ from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import FollowerView, Leader
 
-SLICE: Final = 100
+SLICE: Final = 50
 LISTED_MAX: Final = 1000
 """Followers that are listed because they are behind; all are counted."""
 
