@@ -105,7 +105,7 @@ class Electorate:
 
     def waits(self, topic: TopicImage, partition: PartitionImage) -> bool:
         """Whether an operator decides who leads the partition."""
-        return len(partition.replicas) > 1 and self.config(topic).failover_mode == "manual"
+        return partition.replication > 1 and self.config(topic).failover_mode == "manual"
 
     def may_lead(self, node: NodeId, partition: PartitionImage) -> bool:
         """Whether it is there and, unless it is the only one, whole."""

@@ -149,18 +149,20 @@ def _check_dropped(
     if not dropped:
         return
     partition = place.partition
-    stay = _whole(partition, stay, electorate)
+    whole = _whole(partition, partition.in_sync, electorate)
+    is_last = (whole and whole <= dropped) or (partition.in_sync and not stay)
     lost = [key.id for key in partition.lost if key.id in dropped]
-    if lost or (partition.in_sync and not stay):
+    if lost or is_last:
+        alone = lost or sorted(whole or partition.in_sync)
         raise InvalidReplicaAssignment(
-            f"all that is committed is on {lost or sorted(partition.in_sync)} alone, which would "
-            "go; wait until another of its replicas is in sync, or keep it"
+            f"all that is committed is on {alone} alone, which would go; wait until another of its "
+            "replicas is in sync, or keep it"
         )
     enough = electorate.minimum(place.topic, partition)
-    if len(stay) < enough <= len(partition.in_sync):
+    if len(whole - dropped) < enough <= len(whole):
         raise InvalidReplicaAssignment(
             f"it needs {enough} replicas in sync, and without {sorted(dropped)} only "
-            f"{sorted(stay)} would be; wait until more of {list(before(partition))} are"
+            f"{sorted(whole - dropped)} would be; wait until more of {list(before(partition))} are"
         )
 
 

@@ -353,6 +353,28 @@ def test_a_disk_that_alone_has_it_all_is_not_given_up():
         cancelled(image)
 
 
+def test_cancelling_takes_nothing_from_a_damaged_sole_replica():
+    image = image_with(partition_in([1], [1], NO_NODE))
+    begun(image, 2)
+    damaged = reported(n1=(3, 5, True))
+
+    state = cancelled(image, reports=damaged)
+    assert (state.replicas, state.in_sync) == ((1,), (1,))
+    in_sync_are(image, 1, 2, leader=2)
+
+    with pytest.raises(InvalidReplicaAssignment, match=r"is on \[2\] alone"):
+        cancelled(image, reports=damaged)
+
+
+def test_a_sole_replica_waits_for_no_operator_while_it_moves():
+    image = image_with(partition_in([1], [1], NO_NODE, config={"failover.mode": "manual"}))
+    begun(image, 2)
+
+    (elected,) = elections.elect_all(image, able(image))
+
+    assert elected.state.leader == 1
+
+
 def test_only_so_many_are_completed_at_once():
     states = [PartitionState(n, (2, 1), (1, 2), 1, 0, 1, (), (2,), (1,), (), (1,)) for n in (7, 8)]
     topic = TopicCreated(name="t", id=str(TOPIC_ID), replicas=[[2, 1]] * 2, partitions=states)
