@@ -9,6 +9,7 @@ import pytest
 from tidelog.broker.fetching import Fetcher
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.kafka import KafkaClient
+from tidelog.faces.http.replication import metrics_text, replication_document
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, encode_batch
@@ -346,3 +347,73 @@ def test_it_ends_though_more_is_written_than_the_pace_allows(stories):
     is_over = True
 
     assert any(raised)
+
+
+# What is told of it.
+
+
+def test_leader_and_follower_tell_how_they_stand(stories):
+    story = stories(10, catchup_bytes_per_second=50_000)
+    story.fill(100)
+    story.leave()
+    story.fill(1000)
+    story.world.run(seconds=3)  # what was written just now would raise the pace
+    story.come_back()
+    story.until(lambda: story.away_end() >= 300)
+
+    def told(node: int, topics: frozenset[str] | None = None) -> dict[str, Any]:
+        broker = story.world.node(node).broker
+        found: dict[str, Any] = story.world.do(replication_document(broker, topics))
+        return found
+
+    leader = told(story.first)
+    assert (leader["leads"], leader["follows"]) == (1, 0)
+    (behind,) = leader["behind"]
+    (running,) = leader["catch_up"]["running"]
+    assert (behind["node"], behind["state"], behind["in_sync"]) == (
+        story.away, "catching_up", False,
+    )  # fmt: skip
+    assert behind["catch_up"] == running["id"]
+    assert behind["lag_records"] == running["records_left"] == 1100 - running["at"]
+    assert (running["state"], running["from"], running["to"]) == ("running", 100, 1100)
+    assert 0 < running["done"] < 1
+    assert 40_000 < running["bytes_per_second"] < 70_000
+    foretold = story.world.now + running["eta_ms"] / 1000
+    by_node = {one["node"]: one for one in leader["followers"]}
+    assert by_node[story.away]["catching_up"] == by_node[story.away]["behind"] == 1
+    assert by_node[story.other]["in_sync"] == 1
+    (mine,) = told(story.away)["following"]
+    assert (mine["leader"], mine["state"]) == (story.first, "behind")
+    assert mine["lag_records"] > 0
+
+    story.until(lambda: story.is_whole(1, 2, 3))
+
+    assert abs(story.world.now - foretold) < 5
+    whole = told(story.first, frozenset({TOPIC}))
+    assert whole["behind"] == []
+    assert [one["state"] for one in whole["catch_up"]["ended"]] == ["done"]
+    (led,) = whole["leading"]
+    assert {one["state"] for one in led["followers"]} == {"in_sync"}
+    (mine,) = told(story.away, frozenset({TOPIC}))["following"]
+    assert (mine["state"], mine["lag_records"]) == ("following", 0)
+
+
+def test_metrics_are_what_prometheus_reads(stories):
+    story = stories(11)
+    story.fill(100)
+    story.leave()
+    story.fill(500)
+    story.come_back()
+    story.until(lambda: story.is_whole(1, 2, 3))
+
+    text = story.world.do(metrics_text(story.world.node(story.first).broker))
+
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values["tidelog_partitions_led"] == "1"
+    assert values["tidelog_catch_ups_finished_total"] == "1"
+    assert int(values["tidelog_catch_up_bytes_sent_total"]) >= 500 * RECORD_BYTES
+    assert values[f'tidelog_follower_in_sync{{follower="{story.away}"}}'] == "1"
+    assert values['tidelog_catch_ups{state="running"}'] == "0"
+    for name in values:
+        family = name.partition("{")[0]
+        assert f"# TYPE {family} " in text

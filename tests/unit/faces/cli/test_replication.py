@@ -1,0 +1,82 @@
+from typing import Any
+
+import pytest
+
+from tidelog.faces.cli.replication import _merge, _notes, bar, is_whole, seconds, size
+
+
+def part(node: int, followers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    catch_up = {"running": more.pop("running", []), "ended": []}
+    return {
+        "node": node, "followers": followers, "behind": [], "leading": [], "catch_up": catch_up,
+        **more,
+    }  # fmt: skip
+
+
+def counts(node: int, *, behind: int = 0, records: int = 0) -> dict[str, Any]:
+    return {
+        "node": node, "replicas": 4, "in_sync": 4 - behind, "catching_up": behind,
+        "behind": behind, "lag_records": records, "lag_bytes": records * 100,
+    }  # fmt: skip
+
+
+def late(node: int, topic: str) -> dict[str, Any]:
+    return {"node": node, "topic": topic, "partition": 0, "state": "catching_up"}
+
+
+def test_what_leaders_say_of_a_broker_is_added_up():
+    found = _merge(
+        [part(1, [counts(2), counts(3, behind=1, records=7)]), part(2, [counts(3, records=5)])],
+        {}, None, None,
+    )  # fmt: skip
+
+    assert [(one["node"], one["replicas"], one["lag_records"]) for one in found["replicas"]] == [
+        (2, 4, 0), (3, 8, 12),
+    ]  # fmt: skip
+
+
+def test_one_broker_may_be_asked_for():
+    parts = [part(1, [counts(2), counts(3)], behind=[late(2, "a"), late(3, "a")])]
+
+    found = _merge(parts, {}, 3, None)
+
+    assert [one["node"] for one in found["replicas"]] == [3]
+    assert [one["node"] for one in found["behind"]] == [3]
+
+
+def test_of_one_topic_its_followers_are_counted():
+    followers = [
+        {"node": 3, "state": "in_sync", "in_sync": True, "lag_records": 0, "lag_bytes": 0},
+        {"node": 2, "state": "away", "in_sync": False, "lag_records": None, "lag_bytes": None},
+    ]
+    led = {"topic": "a", "partition": 0, "followers": followers}
+
+    found = _merge([part(1, [counts(9)], leading=[led], behind=[late(5, "b")])], {}, None, ["a"])
+
+    assert [(one["node"], one["behind"]) for one in found["replicas"]] == [(2, 1), (3, 0)]
+    assert [(one["topic"], one["node"]) for one in found["behind"]] == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("more", "silent", "whole"),
+    [
+        ({}, {}, True),
+        ({"behind": [late(3, "a")]}, {}, False),
+        ({"running": [late(3, "a")]}, {}, False),
+        ({}, {2: "it is fenced: it leads nothing"}, True),
+        ({}, {2: "what it leads is not told of: no answer"}, False),
+    ],
+)
+def test_all_is_well_if_nothing_is_behind_and_every_leader_was_heard(more, silent, whole):
+    found = _merge([part(1, [counts(3)], **more)], silent, None, None)
+
+    assert is_whole(found) is whole
+    assert ("all replicas are in sync" in _notes(found)) is whole
+
+
+def test_figures_are_for_people():
+    assert bar(0.5, width=4) == "██░░  50%"
+    assert [size(value) for value in (0, 999, 1500, 2_500_000, 7e12)] == [
+        "0 B", "999 B", "1.5 kB", "2.5 MB", "7.0 TB",
+    ]  # fmt: skip
+    assert [seconds(value) for value in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
