@@ -83,8 +83,8 @@ def _brokers(broker: Broker) -> list[dict[str, Any]]:
             "id": node, "kafka": str(known.kafka), "http": _text(known.http),
             "peer": str(known.peer) if known.peer.port else None, "rack": known.rack,
             "fenced": known.fenced, "shutting_down": known.shutting_down,
-            "broker_epoch": known.broker_epoch, "leads": len(image.led.get(node, ())),
-            "holds": len(image.held.get(node, ())),
+            "cordoned": image.is_cordoned(node), "broker_epoch": known.broker_epoch,
+            "leads": len(image.led.get(node, ())), "holds": len(image.held.get(node, ())),
         }
         for node, known in sorted(image.brokers.items())
     ]  # fmt: skip
@@ -140,6 +140,7 @@ def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]
         "partition": number, "leader": None if leader == NO_NODE else leader,
         "epoch": partition.epoch, "replicas": partition.replicas,
         "in_sync": sorted(partition.in_sync), "eligible": sorted(partition.eligible),
+        "adding": partition.adding, "removing": partition.removing,
         # The leader's word counts; without it, that of the replica here.
         "high_watermark": watermarks.get(leader, watermarks.get(broker.node_id)), "ends": ends,
     }  # fmt: skip

@@ -234,7 +234,7 @@ def test_the_cluster_is_told_in_its_documented_shape():
         assert topic["name"] == "orders"
         assert topic["partitions"][1] == {
             "partition": 1, "leader": 1, "epoch": 0, "replicas": [1], "in_sync": [1],
-            "eligible": [], "high_watermark": 2, "ends": {"1": 2},
+            "eligible": [], "adding": [], "removing": [], "high_watermark": 2, "ends": {"1": 2},
         }  # fmt: skip
 
     on_a_node(story)
