@@ -16,22 +16,26 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UserError,
     note,
     print_json,
     print_table,
     run,
 )
-from tidelog.model import Endpoint, NodeId
+from tidelog.model import Endpoint, NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import TopicInfo
-    from tidelog.client.members import BrokerInfo
+    from tidelog.client.members import BrokerInfo, MembersClient
     from tidelog.controller.moves import Layout
 
 HTTP_SECONDS_MAX: Final = 5.0
 PATIENCE_SECONDS: Final = 8.0
+POLL_SECONDS: Final = 0.2
 
-app = typer.Typer(help="List, drain and remove the brokers of the cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, drain, stop and remove the brokers of the cluster.", no_args_is_help=True
+)
 
 Node = Annotated[int, typer.Argument(metavar="NODE", help="The broker's id.", min=0)]
 
@@ -118,6 +122,104 @@ async def _uncordon(bootstrap: str, node: NodeId) -> None:
         await reassign.cordon(client, node, is_cordoned=False)
 
 
+@app.command("stop")
+def stop(
+    node: Node,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when it has ended, and others know.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Of --wait.")
+    ] = 90.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a broker in order, wherever it runs, as SIGTERM on its machine does.
+
+    Others lead what it led before it is gone; where failover.mode is manual
+    nobody does, so hand over first: `tidelog promote --all-from NODE`. Its
+    replicas stay, and catch up when it is started again, there and by hand.
+    What goes without it and should not is told before.
+
+    \b
+    Examples:
+      tidelog brokers stop 2
+      tidelog brokers stop 2 --wait && tidelog brokers list
+    """
+    run(_stop(bootstrap, node, timeout if wait else None))
+    if as_json:
+        print_json({"node": node, "stopping": not wait, "stopped": wait})
+    else:
+        print(f"broker {node} {'has stopped' if wait else 'stops'}")
+
+
+async def _stop(bootstrap: str, node: NodeId, seconds_max: float | None) -> None:
+    import asyncio
+
+    from tidelog.client.members import MembersClient
+    from tidelog.faces.cli.asking import post_json
+
+    async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+        brokers = await client.brokers()
+        if node not in brokers:
+            raise UserError(f"there is no broker {node}; see `tidelog brokers list`")
+        if brokers[node].fenced:
+            raise UserError(f"broker {node} is fenced: it does not run, or nobody can reach it")
+        endpoint = await client.http_endpoint(brokers[node])
+        if endpoint is None:
+            raise UserError(f"broker {node} has no HTTP face; send SIGTERM to it on its machine")
+        if missed := sole_in_sync(await client.topics(), node):
+            note(
+                f"{len(missed)} partitions, {missed[0]} among them, have no other replica in sync: "
+                f"they are away while broker {node} is"
+            )
+        await asyncio.to_thread(post_json, endpoint, "/v1/broker/stop", {"node": node})
+        if seconds_max is None:
+            return
+        try:
+            async with asyncio.timeout(seconds_max):
+                await _until_gone(client, endpoint, node, is_alone=len(brokers) == 1)
+        except TimeoutError:
+            raise UserError(
+                f"broker {node} has not ended after {seconds_max:g} s; its log says what it does"
+            ) from None
+
+
+async def _until_gone(
+    client: "MembersClient", at: Endpoint, node: NodeId, *, is_alone: bool
+) -> None:
+    """Wait until its process has ended, and the others know."""
+    import asyncio
+
+    while True:
+        if not await asyncio.to_thread(_listens, at):
+            known = {} if is_alone else await client.brokers()
+            if node not in known or known[node].fenced:
+                return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def sole_in_sync(topics: "list[TopicInfo]", node: NodeId) -> list[TopicPartition]:
+    """The partitions that nobody can lead without the node."""
+    return [
+        TopicPartition(topic.name, one.partition)
+        for topic in topics
+        for one in topic.partitions
+        if one.in_sync == (node,)
+    ]
+
+
+def _listens(at: Endpoint) -> bool:
+    """Whether the node's process is there; its HTTP face is the last to close."""
+    import socket
+
+    try:
+        socket.create_connection((at.host, at.port), HTTP_SECONDS_MAX).close()
+    except OSError:
+        return False
+    return True
+
+
 @app.command("remove")
 def remove(node: Node, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Let the cluster forget a broker that is drained and stopped.
@@ -129,7 +231,7 @@ def remove(node: Node, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson
     The whole way:
       tidelog brokers drain 4 --wait
       tidelog quorum remove 4                     # if it votes
-      (stop the node)
+      tidelog brokers stop 4 --wait
       tidelog brokers remove 4
     """
 

@@ -14,6 +14,7 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
+from tidelog.faces.cli.restart import restart
 
 if TYPE_CHECKING:
     from tidelog.client.members import View
@@ -251,6 +252,9 @@ def start(node: Node, data: Data, as_json: AsJson = False) -> None:
       tidelog cluster start 2 --data ./data
     """
     _act("start", node, data, as_json=as_json)
+
+
+app.command("restart")(restart)
 
 
 @app.command("pause")

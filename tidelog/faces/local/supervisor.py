@@ -128,7 +128,8 @@ class Supervisor:
         entry = child.entry
         if entry.state not in _ALIVE:
             return
-        was, entry.state = entry.state, State.FAILED
+        # Only a node that was asked to, by a signal or over HTTP, ends with 0.
+        was, entry.state = entry.state, State.STOPPED if code == 0 else State.FAILED
         if self.is_stopping or was is State.STARTING:
             return  # whoever waits for it tells
         self._say(

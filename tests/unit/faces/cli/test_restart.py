@@ -1,0 +1,64 @@
+import pytest
+
+from tests.unit.faces.cli.test_promote import topic
+from tidelog.client.members import BrokerInfo, QuorumInfo, ReplicaInfo
+from tidelog.faces.cli.brokers import sole_in_sync
+from tidelog.faces.cli.restart import why_not_whole
+from tidelog.model import NO_NODE, Endpoint, TopicPartition
+
+NOW_MS = 1_000_000
+WELL = topic("t", (1, (1, 2, 3), (1, 2, 3)), (2, (2, 3), (2, 3)))
+
+
+def brokers(*fenced):
+    at = Endpoint(host="h", port=1)
+    return {n: BrokerInfo(node=n, kafka=at, rack=None, fenced=n in fenced) for n in (1, 2, 3)}
+
+
+def quorum(**fetched_ms_ago):
+    def voter(node):
+        ago = fetched_ms_ago.get(f"n{node}", 200)
+        fetched = None if node == 1 or ago is None else NOW_MS - ago
+        return ReplicaInfo(
+            node=node, end=9, lag=0, fetched_ms=fetched, caught_up_ms=None, peer=None
+        )
+
+    return QuorumInfo(
+        leader=1, epoch=1, high_watermark=9, voters=tuple(map(voter, (1, 2, 3))), observers=()
+    )
+
+
+def test_one_node_may_be_missed_when_all_are_there_and_everything_is_in_sync():
+    assert why_not_whole(brokers(), [WELL], quorum(), NOW_MS) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ((brokers(2), [WELL], quorum()), "broker 2 is fenced"),
+        ((brokers(), [WELL], quorum(n3=60_000)), "voter 3 does not follow the quorum"),
+        ((brokers(), [WELL], quorum(n2=None)), "voter 2 does not follow the quorum"),
+        ((brokers(), [topic("t", (1, (1, 2, 3), (1,)))], quorum()), "t-0 on 2, 3 is not in sync"),
+        (
+            (brokers(), [topic("t", (NO_NODE, (1, 2), (1, 2)))], quorum()),
+            "t-0 has no leader (`tidelog promote t`)",
+        ),
+    ],
+)
+def test_whatever_is_missing_is_told(found, reason):
+    known, topics, voters = found
+
+    assert why_not_whole(known, topics, voters, NOW_MS) == [reason]
+
+
+def test_partitions_that_nobody_else_could_lead_are_found():
+    partitions = topic("t", (1, (1,), (1,)), (1, (1, 2), (1,)), (1, (1, 2), (1, 2)), (2, (2,), ()))
+
+    assert sole_in_sync([partitions], 1) == [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+def test_where_no_cluster_runs_nothing_is_restarted(tidelog, tmp_path):
+    result = tidelog("cluster", "restart", "--data", tmp_path)
+
+    assert (result.code, result.out) == (1, "")
+    assert "tidelog cluster up" in result.err
