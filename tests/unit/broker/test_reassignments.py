@@ -1,6 +1,7 @@
 """Replicas that move, as operators ask for it; other brokers are there in the metadata alone."""
 
 import asyncio
+import errno
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.broker.test_admin import partition, with_partition
@@ -155,6 +156,36 @@ def test_a_replica_that_has_moved_away_leaves_no_files():
         assert moved.is_moving
         assert partition(node).leader == 2
         assert not node.broker.host.disk.exists(directory)
+
+    on_a_node(story)
+
+
+def test_what_a_full_disk_kept_from_being_removed_is_not_taken_for_a_replica_again():
+    async def story(node):
+        topic_id = await node.create("t")
+        assert (await node.produce("t", batch_of(b"of long ago"))).error_code == 0
+        await with_broker(node, 2)
+        directory, path = node.broker._directory, node.broker.root / "t-0"
+        remove = directory.remove
+
+        def refuse(names):
+            raise OSError(errno.ENOSPC, "full")
+
+        directory.remove = refuse
+        await altered(node, ("t", 0, [2]))
+        await with_change(node, in_sync=frozenset({1, 2}))
+        await until_it_moves_no_more(node)
+        await node.broker.acted()
+        assert node.broker.replicas.get(topic_id, 0) is None
+        assert node.broker.host.disk.exists(path)
+        directory.remove = remove
+
+        await with_change(node, replicas=(2, 1), leader=2)
+        await node.broker.acted()
+
+        replica = node.broker.replicas.get(topic_id, 0)
+        assert replica is not None
+        assert replica.log.end == 0
 
     on_a_node(story)
 
