@@ -190,7 +190,7 @@ class Controller:
         if broker is None or broker.broker_epoch != broker_epoch:
             return Standing(is_known=False, is_fenced=True, may_stop=True)
         return Standing(
-            is_known=True, is_fenced=broker.fenced,
+            is_known=True, is_fenced=broker.fenced or self._leases.is_over(image, node),
             may_stop=broker.fenced or self._has_left(image, node, now),
         )  # fmt: skip
 

@@ -6,6 +6,8 @@ Rule 2: leases detect failure and nothing else; that a fenced broker does no har
 Rule 3: nothing here is in the log. A new controller cannot know what its predecessor heard, but
         heartbeats come to all voters: it counts from when it heard them itself, and gives those
         who are late a quarter of a lease to be heard again. Who was never heard has a whole one.
+Rule 4: a lease that was found to have ended stays so until the broker is fenced: that takes a
+        while to be decided, and whoever is heard meanwhile must not take it for a lease.
 
 A broker's states are kept in the image; this is what moves it between them:
 
@@ -54,6 +56,8 @@ class _Lease:
     until: float
     metadata_offset: Offset = 0
     wants_shutdown: bool = False
+    is_over: bool = False
+    """It was found to have ended, and the broker is about to be fenced."""
 
 
 class Leases:
@@ -82,15 +86,28 @@ class Leases:
             raise BrokerIdNotRegistered(node)
         if heartbeat.broker_epoch != broker.broker_epoch:
             raise StaleBrokerEpoch(epoch=heartbeat.broker_epoch, current=broker.broker_epoch)
+        if self.is_over(image, node):
+            return
         self._leases[node] = _Lease(
             broker_epoch=broker.broker_epoch, until=now + self._seconds,
             metadata_offset=heartbeat.metadata_offset, wants_shutdown=heartbeat.wants_shutdown,
         )  # fmt: skip
 
+    def is_over(self, image: ClusterImage, node: NodeId) -> bool:
+        """Whether the broker is about to be fenced, whatever it says now."""
+        broker, lease = image.brokers.get(node), self._leases.get(node)
+        return (
+            broker is not None
+            and lease is not None
+            and lease.is_over
+            and not broker.fenced
+            and lease.broker_epoch == broker.broker_epoch
+        )
+
     def gone(self, node: NodeId) -> None:
         """Its connection was closed and another one refused: its process is no more.
 
-        A heartbeat that comes after all proves otherwise, and begins a new lease.
+        A heartbeat that comes before that was acted on proves otherwise, and begins a new lease.
         """
         lease = self._leases.get(node)
         if lease is not None:
@@ -99,8 +116,13 @@ class Leases:
     # What follows from it.
 
     def ended(self, image: ClusterImage, now: float) -> list[NodeId]:
-        """The brokers that must be fenced, in order."""
-        return [node for node, lease in self._unfenced(image, now) if lease.until <= now]
+        """The brokers that must be fenced, in order; no heartbeat keeps them from it any more."""
+        found = []
+        for node, lease in self._unfenced(image, now):
+            if lease.until <= now:
+                lease.is_over = True
+                found.append(node)
+        return found
 
     def ready(self, image: ClusterImage, now: float) -> list[NodeId]:
         """The fenced brokers that may be unfenced, in order."""

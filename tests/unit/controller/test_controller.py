@@ -92,6 +92,23 @@ class Driver:
         return the_place(self.image).partition
 
 
+def test_who_is_about_to_be_fenced_is_told_so_before_it_is():
+    driver = Driver()
+    driver.register(1)
+    driver.beat(1)
+    driver.settle()
+    driver.now += 10
+
+    decided = driver.controller.due(driver.image, driver.now)  # it takes a while to be committed
+    driver.beat(1)
+
+    assert driver.standing(1).is_fenced
+    driver.apply(decided)
+    driver.beat(1)
+    assert driver.settle() == [["BrokerUnfenced"]]
+    assert not driver.standing(1).is_fenced
+
+
 def test_a_broker_registers_catches_up_and_is_unfenced():
     driver = Driver()
     driver.register(1)

@@ -86,6 +86,24 @@ def test_a_heartbeat_proves_that_a_process_is_not_gone():
     assert leases.ended(image, now=0.1) == []
 
 
+def test_who_is_about_to_be_fenced_gets_no_lease_whatever_it_says():
+    image = image_after(*cluster(1, 2))
+    leases = leases_of(image)
+    leases.heard(image, beat(2, 2), now=1.9)
+    assert leases.ended(image, now=2.0) == [1]
+
+    leases.heard(image, beat(1, 1), now=2.1)  # while that is being decided
+
+    assert leases.is_over(image, 1)
+    assert not leases.is_over(image, 2)
+    assert leases.ended(image, now=2.1) == [1]
+
+    image.apply(BrokerFenced(node=1, broker_epoch=1))
+    assert not leases.is_over(image, 1)
+    leases.heard(image, beat(1, 1), now=2.2)
+    assert leases.ready(image, now=2.2) == [1]
+
+
 def test_a_fenced_broker_is_not_fenced_again():
     image = image_after(*cluster(1), BrokerFenced(node=1, broker_epoch=1))
 
