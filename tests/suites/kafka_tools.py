@@ -3,6 +3,7 @@
 The last checks read our data directory with `DumpLogSegments`: a node's files are Kafka's files.
 """
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ def run(context: Context) -> Iterator[Check]:
             log_dirs_lists_partitions,
             metadata_quorum_shows_the_leader,
             leader_election_is_not_needed,
+            reassignments_are_planned_executed_verified_and_listed,
             producer_performance_sends_all,
             consumer_performance_reads_all,
             end_to_end_latency_is_measured,
@@ -236,6 +238,24 @@ def leader_election_is_not_needed(context: Context) -> None:
     assert "Valid replica already elected for partitions console-0" in out, out
     # Of all partitions, only those that got another leader are named.
     assert _tool(context, "LeaderElectionCommand", *kind, "--all-topic-partitions").out == ""
+
+
+def reassignments_are_planned_executed_verified_and_listed(context: Context) -> None:
+    """On one node nothing can move; on several, `tests/cluster/test_reassign.py` does it."""
+    _make_topic(context, "placed", 2)
+    topics, plan = context.directory / "topics.json", context.directory / "plan.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "placed"}]}))
+
+    def reassign(*words: str) -> str:
+        return _tool(context, "reassign.ReassignPartitionsCommand", *words).out
+
+    out = reassign("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1")
+    plan.write_text(out.rpartition("configuration\n")[2])
+    out = reassign("--execute", "--reassignment-json-file", str(plan))
+    assert "Successfully started partition reassignments for placed-0,placed-1" in out, out
+    out = reassign("--verify", "--reassignment-json-file", str(plan))
+    assert out.count("is completed") == 2, out
+    assert "No partition reassignments found" in reassign("--list")
 
 
 def producer_performance_sends_all(context: Context) -> None:
