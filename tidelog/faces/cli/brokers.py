@@ -49,7 +49,8 @@ def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = Fal
     """List every broker that the cluster knows, those that are fenced too.
 
     A fenced broker is registered but silent: it leads nothing and clients are
-    not sent to it. One that is shutting down hands over what it leads.
+    not sent to it. One that is shutting down hands over what it leads. One
+    that is cordoned gets no new replicas, since it was drained.
 
     \b
     Examples:
@@ -272,7 +273,8 @@ def _from_kafka(broker: "BrokerInfo", topics: "list[TopicInfo]") -> dict[str, An
     partitions = [partition for topic in topics for partition in topic.partitions]
     return {
         "id": broker.node, "kafka": str(broker.kafka), "http": None, "peer": None,
-        "rack": broker.rack, "fenced": broker.fenced, "shutting_down": None, "broker_epoch": None,
+        "rack": broker.rack, "fenced": broker.fenced, "shutting_down": None, "cordoned": None,
+        "broker_epoch": None,
         "leads": sum(partition.leader == broker.node for partition in partitions),
         "holds": sum(broker.node in partition.replicas for partition in partitions),
     }  # fmt: skip
@@ -282,7 +284,9 @@ def state_of(broker: dict[str, Any]) -> str:
     """How a broker stands, in a word or two."""
     if broker["fenced"]:
         return "fenced"
-    return "shutting down" if broker["shutting_down"] else "active"
+    if broker["shutting_down"]:
+        return "shutting down"
+    return "cordoned" if broker.get("cordoned") else "active"
 
 
 def _cell(value: object) -> object:
