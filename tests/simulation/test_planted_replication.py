@@ -128,7 +128,7 @@ def plant_a_lease_without_end(patch: pytest.MonkeyPatch) -> None:
 
 def plant_acknowledged_unsynced(patch: pytest.MonkeyPatch) -> None:
     """9: what is written counts as held, on every replica."""
-    patch.setattr(Partition, "syncs", False)
+    patch.setattr(Partition, "is_held_when_synced", False)
 
 
 def plant_a_swallowed_sync_error(patch: pytest.MonkeyPatch) -> None:

@@ -281,6 +281,8 @@ class Fetcher:
                 self._to_list[cluster_id] = None
                 self._unheld[cluster_id] = partition
         partition.learn_watermark(part.watermark)
+        if partition.records_behind:  # its disk takes its time, and nobody waits for it
+            self._unheld.pop(cluster_id, None)
         if part.start > partition.log.start:
             self._fetching.follow_start(partition, part.start)
 

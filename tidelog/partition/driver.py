@@ -142,17 +142,17 @@ class Partition:
 
     def configure(self, config: TopicConfig) -> None:
         """Go on with other settings."""
-        synced_before = self.syncs
+        synced_before = self.is_held_when_synced
         self.config = self.log.config = config
-        if self.syncs and not synced_before:
-            self._rounds.sync(self)  # what was only written counts no more
+        if not synced_before:
+            self._sync_rest()  # what was only written may count no more
         if (leader := self.leader) is not None:
             leader.min_in_sync = min_in_sync_of(config, self._replication)
             self._settle(leader.advance())
             self._refuse_if_short(leader)
-            if not self.syncs:
+            if not self.is_held_when_synced:
                 self._settle(leader.holds(self.me, self.log.written_end))
-        elif not self.syncs:
+        elif not self.is_held_when_synced:
             self.on_progress(self)
 
     # Leading.
@@ -183,6 +183,7 @@ class Partition:
             partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
             min_in_sync=min_in_sync_of(self.config, self._replication),
         )  # fmt: skip
+        self._sync_rest()
         self._tell_log_watchers()
 
     def decided(
@@ -221,12 +222,26 @@ class Partition:
     @property
     def held_end(self) -> Offset:
         """Everything below it is here as firmly as the topic demands."""
-        return self.log.synced_end if self.syncs else self.log.written_end
+        return self.log.synced_end if self.is_held_when_synced else self.log.written_end
+
+    @property
+    def is_held_when_synced(self) -> bool:
+        """Whether a write counts only once it is synced."""
+        return self.config.durability == "fsync"
 
     @property
     def syncs(self) -> bool:
-        """Whether a write counts only once it is synced."""
-        return self.config.durability == "fsync"
+        """Whether what is written is synced at once.
+
+        A follower that lacks committed records is in no in-sync set: nobody waits for its disk,
+        and one that catches up syncs from time to time.
+        """
+        return self.is_held_when_synced and not self.records_behind
+
+    def _sync_rest(self) -> None:
+        """Sync what was left unsynced, since somebody may wait for it now."""
+        if self.is_held_when_synced and self.log.synced_end < self.log.written_end:
+            self._rounds.sync(self)
 
     def leads(self) -> bool:
         """Whether this node leads it, now."""
@@ -378,11 +393,13 @@ class Partition:
         """Follow another node in this epoch."""
         assert self.leader is None, "it has resigned"
         self.follower = Follower(epoch=epoch, leader=leader)
+        self._sync_rest()
 
     def wait_for_leader(self) -> None:
         """Nobody leads: keep the log, serve nothing."""
         assert self.leader is None, "it has resigned"
         self.follower = None
+        self._sync_rest()
 
     def append_fetched(self, data: memoryview, pins_bytes: int, *, has_gaps: bool) -> None:
         """Append what the leader sent, as it is. `pins_bytes` is the size of what `data` is of.
@@ -457,11 +474,11 @@ class Partition:
                 for waiter in leader.take_written():
                     waiter.settled(NotLeader(leader=None))
             self._settle(leader.written(end))
-            if not self.syncs:
+            if not self.is_held_when_synced:
                 self._settle(leader.holds(self.me, end))
         elif self.follower is not None:
             self.learn_watermark(self.follower.watermark)
-            if not self.syncs:
+            if not self.is_held_when_synced:
                 self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:

@@ -230,6 +230,37 @@ def test_a_slow_disk_keeps_a_request_for_a_moment_only():
     on_stage(story)
 
 
+def test_who_lacks_committed_records_syncs_once_it_has_them():
+    async def story(stage):
+        await stage.begin()
+        log = stage.partition.log
+
+        await stage.feed(batch_at(0, EPOCH), watermark=2)
+        await stage.asked()
+        assert (log.written_end, log.synced_end) == (1, 0)
+        assert stage.told[-1].end == 0
+
+        await stage.feed(batch_at(1, EPOCH), watermark=2)
+        assert log.synced_end == 2
+        assert stage.told[-1].end == 2
+
+    on_stage(story)
+
+
+def test_another_leader_does_not_find_it_unsynced():
+    async def story(stage):
+        await stage.begin()
+        await stage.feed(batch_at(0, EPOCH), watermark=5)
+        assert stage.partition.log.synced_end == 0
+
+        stage.follow(0, epoch=EPOCH + 1)
+        await stage.replicas.rounds.drained()
+
+        assert stage.partition.log.synced_end == 1
+
+    on_stage(story)
+
+
 def test_another_epoch_is_asked_for_at_once():
     async def story(stage):
         await stage.begin()
