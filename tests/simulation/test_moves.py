@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
 from tidelog.broker.broker import Broker
+from tidelog.client.admin import AdminClient
 from tidelog.controller import elections, reassignment
 from tidelog.controller.elections import Electorate
 from tidelog.controller.image import Place
@@ -13,6 +15,7 @@ from tidelog.model import NO_NODE
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.replicated import LEFT
 from tidelog.simulation.swarm import APART, make_plan, play
+from tidelog.simulation.world import Violation
 
 
 def plan_of(seed: int, *kinds: str, nodes: int = 5, chaos_seconds: float = 4) -> Any:
@@ -36,6 +39,56 @@ def test_nothing_is_lost_while_replicas_move_and_nodes_crash(seed: int) -> None:
     assert outcome.violation is None
     assert outcome.acknowledged > 10
     assert outcome.faults["move"] > 1
+
+
+# Stories.
+
+
+def order(stage: Stage, *target: int) -> None:
+    """Let these nodes hold the partition."""
+
+    async def work() -> None:
+        async with stage.client(AdminClient, stage.controller) as client:
+            assert await client.alter_reassignments({PLACE: target}) == {}
+
+    stage.world.do(work())
+
+
+def tell_of_one_who_goes_and_comes_back() -> None:
+    """What it told of its old log must not count for its new one, which is empty."""
+    with a_stage(replica_lag_time_max_ms=2000) as stage:
+        first, second, third = stage.nodes
+        stage.commit(5)
+        order(stage, first, second)
+        stage.run_until(lambda: stage.partition(third) is None)
+        stage.world.clog(stage.controller, third, 1.5, seconds=3.0)  # its leader hears of it first
+        order(stage, first, second, third)
+        stage.run_until(lambda: not stage.state.is_moving)
+        stage.commit()
+        stage.run_until(lambda: stage.has(third, 6))
+
+
+def test_who_goes_and_comes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell_of_one_who_goes_and_comes_back()
+
+    monkeypatch.setattr(reassignment, "_change", elections.change)  # in the same epoch
+    with pytest.raises(Violation, match=watch.JOINED):
+        tell_of_one_who_goes_and_comes_back()
+
+
+@pytest.mark.xfail(
+    reason="a leader does not refuse one that it does not know, which then waits in silence",
+    raises=Violation,
+)
+def test_a_follower_that_asks_before_its_leader_knows_of_it_gets_in_sync() -> None:
+    """Though nothing is written that would make it ask again."""
+    with a_stage() as stage:
+        first, second, _ = stage.nodes
+        other = next(n for n in stage.world.machines if n not in (*stage.nodes, stage.controller))
+        stage.commit(5)
+        stage.world.clog(stage.controller, first, 0.5, seconds=2.0)
+        order(stage, first, second, other)
+        stage.run_until(lambda: not stage.state.is_moving)
 
 
 # Planted.

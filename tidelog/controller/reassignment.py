@@ -16,9 +16,14 @@ Rule 5: who is being added does not count for what `min.insync.replicas` comes t
         a set is as short, or not, as it was before the move.
 Rule 6: every step is a change of the partition: a proposal that a leader made on the state before
         is stale. The steps are in the metadata, so that any controller goes on with them.
+Rule 7: where a replica goes, another leader epoch begins, though the leader be the same. Who goes
+        deletes its log as soon as it hears of it; should it be added again before, what it
+        told of that log must not count. In the new epoch only those are heard who know of both.
 """
 
 from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from tidelog.controller.elections import Electorate, change, choose, led_by, settled
 from tidelog.controller.image import ClusterImage, PartitionImage, Place
@@ -39,7 +44,7 @@ def begin(
     after = _towards(partition, tuple(target))
     if after == partition:
         return None
-    return change(place, _without_dropped(place, after, electorate))
+    return _change(place, _without_dropped(place, after, electorate))
 
 
 def cancel(place: Place, electorate: Electorate) -> PartitionChanged:
@@ -48,7 +53,7 @@ def cancel(place: Place, electorate: Electorate) -> PartitionChanged:
     if not partition.is_moving:
         raise NoReassignmentInProgress(place.name)
     after = _towards(partition, before(partition))
-    return change(place, _without_dropped(place, after, electorate))
+    return _change(place, _without_dropped(place, after, electorate))
 
 
 def complete(place: Place, electorate: Electorate) -> PartitionChanged | None:
@@ -72,7 +77,7 @@ def complete(place: Place, electorate: Electorate) -> PartitionChanged | None:
         replicas=target, in_sync=stay, eligible=partition.eligible.intersection(target) - stay,
         adding=(), removing=(), original=(),
     )  # fmt: skip
-    return change(place, settled(place, led_by(after, leader), electorate))
+    return _change(place, settled(place, led_by(after, leader), electorate))
 
 
 def completed(
@@ -91,6 +96,15 @@ def completed(
 def before(partition: PartitionImage) -> tuple[NodeId, ...]:
     """The replicas, in their order, from before they began to move."""
     return partition.original or partition.replicas
+
+
+def _change(place: Place, after: PartitionImage) -> PartitionChanged:
+    """The record of a step; see rule 7."""
+    record, now = change(place, after), place.partition
+    if set(now.replicas) <= set(after.replicas) or record.state.epoch != now.epoch:
+        return record
+    state = msgspec.structs.replace(record.state, epoch=now.epoch + 1)
+    return msgspec.structs.replace(record, state=state)
 
 
 # What is asked for.

@@ -153,7 +153,7 @@ def test_another_target_counts_from_the_replicas_of_before_the_first():
     state = begun(image, 5, 1, 2)
 
     assert moving(state) == ((5, 1, 2, 3), (5,), (3,), (1, 2, 3))
-    assert (state.in_sync, state.leader, state.epoch) == ((1, 2, 3), 1, 3)
+    assert (state.in_sync, state.leader, state.epoch) == ((1, 2, 3), 1, 4)
 
 
 def test_the_minimum_in_sync_stays_as_it_was_until_the_end():
@@ -191,7 +191,8 @@ def test_a_move_waits_for_all_who_are_added():
     assert (state.epoch, state.partition_epoch) == (4, 8)
 
 
-def test_a_leader_who_stays_goes_on_in_its_epoch():
+def test_a_leader_who_stays_leads_in_another_epoch_if_a_replica_goes():
+    """Its log may be gone, and it added again, before the leader hears of it."""
     image = image_with(partition_in([1, 2, 3], [1, 2, 3], 1))
     begun(image, 4, 1)
     in_sync_are(image, 1, 2, 3, 4)
@@ -199,7 +200,18 @@ def test_a_leader_who_stays_goes_on_in_its_epoch():
     state = completed(image)
 
     assert state is not None
-    assert (state.leader, state.epoch, state.in_sync) == (1, 3, (1, 4))
+    assert (state.leader, state.epoch, state.in_sync) == (1, 4, (1, 4))
+
+
+def test_a_leader_goes_on_in_its_epoch_if_nobody_goes():
+    image = image_with(partition_in([1], [1], 1))
+    assert begun(image, 1, 2).epoch == 3
+    in_sync_are(image, 1, 2)
+
+    state = completed(image)
+
+    assert state is not None
+    assert (state.leader, state.epoch, state.replicas) == (1, 3, (1, 2))
 
 
 def test_fewer_replicas_are_enough_once_enough_of_them_are_in_sync():
@@ -305,7 +317,7 @@ def test_cancelling_goes_back_to_the_same_replicas_in_the_same_order():
     state = cancelled(image)
 
     assert moving(state) == ((1, 2, 3), (), (), ())
-    assert (state.leader, state.epoch, state.in_sync) == (1, 3, (1, 2, 3))
+    assert (state.leader, state.epoch, state.in_sync) == (1, 4, (1, 2, 3))
 
 
 def test_what_does_not_move_cannot_be_cancelled():
@@ -406,8 +418,11 @@ class Copies:
         return Electorate.of(self.image, ReplicaReports(), min_in_sync(self.minimum))
 
     def take(self, records):
+        before = self.partition
         for record in records:
             self.image.apply(record)
+        if not set(before.replicas) <= set(self.partition.replicas):
+            assert self.partition.epoch > before.epoch
         self.check()
 
     def check(self):
