@@ -32,7 +32,7 @@ class ClusterProcess:
         stub = data.parent / "stubs" / "hypothesis.py"
         stub.parent.mkdir(parents=True, exist_ok=True)
         stub.write_text("raise ImportError\n")
-        self._environment = {**os.environ, "PYTHONPATH": str(stub.parent), "COLUMNS": "400"}
+        self.environment = {**os.environ, "PYTHONPATH": str(stub.parent), "COLUMNS": "400"}
 
     def __enter__(self) -> "ClusterProcess":
         self.up()
@@ -62,7 +62,7 @@ class ClusterProcess:
                     sys.executable, "-m", "tidelog.faces.cli", "cluster", "up",
                     "--nodes", str(self.nodes), "--data", str(self.data), *options,
                 ],
-                stdout=subprocess.PIPE, stderr=log, env=self._environment,
+                stdout=subprocess.PIPE, stderr=log, env=self.environment,
             )  # fmt: skip
         line = self._read_line()
         self.ready = dict(field.split("=", 1) for field in line.split()[1:])
@@ -107,7 +107,7 @@ class ClusterProcess:
     def command(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", "tidelog.faces.cli", *map(str, arguments)],
-            capture_output=True, text=True, env=self._environment, timeout=SECONDS_MAX, check=False,
+            capture_output=True, text=True, env=self.environment, timeout=SECONDS_MAX, check=False,
         )  # fmt: skip
 
     def cluster(self, command: str, node: int | None = None) -> Any:

@@ -24,11 +24,14 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.model import NodeId
+from tidelog.model import NO_NODE, NodeId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import RenderableType
 
+    from tidelog.client.cluster import TopicInfo
     from tidelog.client.members import MembersClient
 
 WATCH_SECONDS: Final = 1.0
@@ -60,6 +63,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show which replicas are in sync, which are behind, and how their catch-up goes.
+
+    What nobody leads is named, too: --wait waits for a leader as well.
 
     \b
     A catch-up is
@@ -147,7 +152,21 @@ async def gather(
                 parts.append(await asyncio.to_thread(get_json, endpoint, path))
         except (NoAnswer, TimeoutError) as error:
             silent[node] = f"what it leads is not told of: {str(error) or 'it does not answer'}"
-    return _merge(parts, silent, replica, topics)
+    found = _merge(parts, silent, replica, topics)
+    return found | {"unled": unled_of(await client.topics(), replica, topics)}
+
+
+def unled_of(
+    known: "Iterable[TopicInfo]", replica: NodeId | None, topics: list[str] | None
+) -> list[dict[str, Any]]:
+    """The partitions that nobody leads, and so nobody tells of."""
+    return [
+        {"topic": topic.name, "partition": one.partition, "replicas": one.replicas}
+        for topic in known
+        if not topics or topic.name in topics
+        for one in topic.partitions
+        if one.leader == NO_NODE and (replica is None or replica in one.replicas)
+    ]
 
 
 def _merge(
@@ -185,6 +204,7 @@ def _merge(
             if is_wanted(one)
         ],
         "silent": silent,
+        "unled": [],
     }
 
 
@@ -220,9 +240,9 @@ def _counted(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_whole(found: dict[str, Any]) -> bool:
-    """Whether every replica is in sync, as far as all brokers say."""
+    """Whether every partition is led and every replica in sync, as far as all brokers say."""
     is_told = not any("not told of" in why for why in found["silent"].values())
-    return is_told and not found["behind"] and not found["catch_ups"]
+    return is_told and not found["behind"] and not found["catch_ups"] and not found["unled"]
 
 
 # Showing.
@@ -280,6 +300,11 @@ def _notes(found: dict[str, Any]) -> list[str]:
     if len(found["catch_ups"]) > LISTED_MAX:
         lines.append(f"and {len(found['catch_ups']) - LISTED_MAX} more")
     lines += [f"broker {node}: {why}" for node, why in sorted(found["silent"].items())]
+    for one in found["unled"][:LISTED_MAX]:
+        lines.append(
+            f"nobody leads {one['topic']}-{one['partition']}: start a replica in sync of "
+            f"{', '.join(map(str, one['replicas']))}, or `tidelog promote {one['topic']}`"
+        )
     if is_whole(found):
         lines.append("all replicas are in sync")
     return lines

@@ -2,7 +2,17 @@ from typing import Any
 
 import pytest
 
-from tidelog.faces.cli.replication import _merge, _notes, bar, is_whole, seconds, size
+from tests.unit.faces.cli.test_promote import topic
+from tidelog.faces.cli.replication import (
+    _merge,
+    _notes,
+    bar,
+    is_whole,
+    seconds,
+    size,
+    unled_of,
+)
+from tidelog.model import NO_NODE
 
 
 def part(node: int, followers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -80,3 +90,20 @@ def test_figures_are_for_people():
         "0 B", "999 B", "1.5 kB", "2.5 MB", "7.0 TB",
     ]  # fmt: skip
     assert [seconds(value) for value in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
+
+
+def test_what_nobody_leads_is_not_well_and_is_told_with_what_to_do():
+    known = [
+        topic("t", (1, (1, 2), (1, 2)), (NO_NODE, (2, 3), (2,))),
+        topic("u", (NO_NODE, (1,), (1,))),
+    ]
+    found = _merge([], {}, None, None)
+
+    unled = unled_of(known, None, ["t"])
+
+    assert unled == [{"topic": "t", "partition": 1, "replicas": (2, 3)}]
+    assert len(unled_of(known, None, None)) == 2
+    assert unled_of(known, 1, ["t"]) == []
+    assert is_whole(found)
+    assert not is_whole(found | {"unled": unled})
+    assert any("tidelog promote t" in line for line in _notes(found | {"unled": unled}))
