@@ -14,10 +14,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN := $(VENV)/.run-stamp
 DEV := $(VENV)/.dev-stamp
 
-# Suites that share the cores well run side by side; those that start real processes run alone.
+# Suites that share the cores well run side by side; those of one node and its clients file by file,
+# and those that start several nodes and break them run alone.
 FAST := $(wildcard tests/unit tests/scenarios)
 SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
-ALONE := $(filter-out $(SIDE_BY_SIDE) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+BY_FILE := $(wildcard tests/faces tests/clients)
+ALONE := $(filter-out $(SIDE_BY_SIDE) $(BY_FILE) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 
 .DEFAULT_GOAL := help
@@ -50,6 +52,7 @@ check: lint ## Lint, types, import rules and the fast tests: under a minute
 # Status 5 of pytest: these suites hold no test yet.
 test: lint ## Everything in `check`, and all the tests
 	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
+	$(if $(BY_FILE),@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(BY_FILE))
 	$(if $(ALONE),@$(BIN)/python -m pytest -q $(ALONE) || [ $$? = 5 ])
 
 test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them
@@ -97,6 +100,7 @@ endif
 $(RUN): requirements/build.txt requirements/run.txt pyproject.toml
 	@echo "setup: installing Tidelog into $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Tidelog needs Python 3.11 or newer: make PYTHON=...")'
+	@[ ! -L $(VENV) ] || { echo "$(VENV) is a link to another's: remove the link first" >&2; exit 1; }
 	@[ "$$(cat $(VENV)/.home 2>/dev/null)" = "$(CURDIR)" ] || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) install --no-deps --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
