@@ -58,7 +58,7 @@ def test_a_planned_promotion_waits_until_the_target_is_in_sync_and_loses_nothing
         load.start()
         nodes.kill(3)
         nodes.until_in_sync("planned", {1, 2})
-        code, found, said = tidelog(nodes, "promote", "planned", "--to", 3, "--timeout", 1)
+        code, found, said = tidelog(nodes, "promote", "planned", "--to", 3, "--timeout", 3)
         assert (code, found["promoted"]) == (1, [])
         assert "broker 3 is away" in said, said
         load.wait_acknowledged(300)

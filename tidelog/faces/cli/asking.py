@@ -34,10 +34,11 @@ async def any_face(client: "MembersClient") -> Endpoint:
     raise UserError("no broker has an HTTP face, which this needs; start them with --http")
 
 
-def post_json(at: Endpoint, path: str, body: dict[str, Any]) -> Any:
-    """What a node answers; Problem if it refuses, NoAnswer if it does not answer."""
+def post_json(at: Endpoint, path: str, body: dict[str, Any], *, seconds_max: float = 0.0) -> Any:
+    """What a node answers; Problem if it refuses, NoAnswer if it does not within the time."""
+    seconds = min(seconds_max or POST_SECONDS_MAX, POST_SECONDS_MAX)
     for _ in range(REDIRECTS_MAX):
-        status, location, document = _post(at, path, body)
+        status, location, document = _post(at, path, body, seconds)
         if status == 307 and location is not None:
             at = Endpoint.parse(location.removeprefix("http://").partition("/")[0])
             continue
@@ -47,10 +48,12 @@ def post_json(at: Endpoint, path: str, body: dict[str, Any]) -> Any:
     raise NoAnswer(f"http://{at}{path}: every node points to another one; ask again")
 
 
-def _post(at: Endpoint, path: str, body: dict[str, Any]) -> tuple[int, str | None, Any]:
+def _post(
+    at: Endpoint, path: str, body: dict[str, Any], seconds_max: float
+) -> tuple[int, str | None, Any]:
     from http.client import HTTPConnection, HTTPException
 
-    connection = HTTPConnection(at.host, at.port, timeout=POST_SECONDS_MAX)
+    connection = HTTPConnection(at.host, at.port, timeout=seconds_max)
     headers = {"accept": "application/json", "content-type": "application/json"}
     try:
         connection.request("POST", path, json.dumps(body), headers)

@@ -5,10 +5,10 @@ nobody: what may be lost is asked of the active controller and shown before it i
 """
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -308,44 +308,71 @@ async def promote_when_in_sync(
     """Promote each as soon as it loses nothing, and tell what is waited for meanwhile."""
     import asyncio
 
-    deadline = time.monotonic() + timeout if timeout else float("inf")
-    pending, told = dict(targets), ""
+    pending = dict(targets)
+    reasons: dict[TopicPartition, str] = {}
+    try:
+        async with asyncio.timeout(timeout or None):
+            await _promote_all(client, pending, reasons, timeout, outcome)
+    except TimeoutError:
+        for name in pending:
+            why = reasons.get(name, f"{name}: nobody has decided it (see `tidelog quorum`)")
+            outcome.refused[name] = f"{why}, after {timeout:g} s"
+
+
+async def _promote_all(
+    client: "MembersClient",
+    pending: Targets,
+    reasons: dict[TopicPartition, str],
+    timeout: float,
+    outcome: Outcome,
+) -> None:
+    """Try until nothing is pending; `reasons` are why the rest is."""
+    import asyncio
+
+    told = ""
     unled: Counter[TopicPartition] = Counter()
-    while pending:
-        waiting: dict[TopicPartition, str] = {}
-        try:
-            face = await any_face(client)
-            for name, target in list(pending.items()):
-                try:
-                    body = {"node": target}
-                    done = await asyncio.to_thread(post_json, face, path_of(name), body)
-                    outcome.promoted.append(done)
-                    del pending[name]
-                except Problem as problem:
-                    if problem.status not in NOT_YET:
-                        outcome.refused[name] = f"{name}: {problem}"
-                        del pending[name]
-                    else:
-                        waiting[name] = str(problem)
-        except NoAnswer as error:  # whom we asked is gone; the next round asks another
-            waiting = {name: waiting.get(name, str(error)) for name in pending}
+    while True:
+        waiting = await _try_each(client, pending, timeout, outcome)
         if not pending:
-            break
+            return
         for name, why in (await _in_vain(client, waiting)).items():
             unled[name] += 1
             if unled[name] >= VAIN_MIN:
                 outcome.refused[name] = why
                 del pending[name]
-        reasons = await _reasons(client, pending, waiting)
-        if time.monotonic() > deadline:
-            for name in pending:
-                outcome.refused[name] = f"{reasons[name]}, after {timeout:g} s"
-            break
+        reasons.clear()
+        reasons.update((name, f"{name}: {why}") for name, why in waiting.items())
+        reasons.update(await _reasons(client, pending, waiting))
         text = "; ".join(list(reasons.values())[:TOLD_MAX])
-        if text and text != told:
+        if pending and text != told:
             note(f"waiting: {text}")
             told = text
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _try_each(
+    client: "MembersClient", pending: Targets, timeout: float, outcome: Outcome
+) -> dict[TopicPartition, str]:
+    """Ask for every promotion once, and take out what is done or refused; why the rest waits."""
+    import asyncio
+
+    waiting: dict[TopicPartition, str] = {}
+    try:
+        face = await any_face(client)
+        for name, target in list(pending.items()):
+            ask = partial(post_json, face, path_of(name), {"node": target}, seconds_max=timeout)
+            try:
+                outcome.promoted.append(await asyncio.to_thread(ask))
+                del pending[name]
+            except Problem as problem:
+                if problem.status in NOT_YET:
+                    waiting[name] = str(problem)
+                else:
+                    outcome.refused[name] = f"{name}: {problem}"
+                    del pending[name]
+    except NoAnswer as error:  # whom we asked is gone; the next round asks another
+        waiting = {name: waiting.get(name, str(error)) for name in pending}
+    return waiting
 
 
 async def _in_vain(
