@@ -159,6 +159,7 @@ async def _stop(bootstrap: str, node: NodeId, seconds_max: float | None) -> None
 
     from tidelog.client.members import MembersClient
     from tidelog.faces.cli.asking import post_json
+    from tidelog.faces.cli.promote import some_of
 
     async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
         brokers = await client.brokers()
@@ -170,10 +171,7 @@ async def _stop(bootstrap: str, node: NodeId, seconds_max: float | None) -> None
         if endpoint is None:
             raise UserError(f"broker {node} has no HTTP face; send SIGTERM to it on its machine")
         if missed := sole_in_sync(await client.topics(), node):
-            note(
-                f"{len(missed)} partitions, {missed[0]} among them, have no other replica in sync: "
-                f"they are away while broker {node} is"
-            )
+            note(f"no other replica is in sync of {some_of(missed)}: away while broker {node} is")
         await asyncio.to_thread(post_json, endpoint, "/v1/broker/stop", {"node": node})
         if seconds_max is None:
             return

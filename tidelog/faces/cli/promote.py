@@ -180,10 +180,7 @@ async def _targets(
         there = [node for node, broker in brokers.items() if not broker.fenced]
         targets, alone = heirs(await client.topics(), all_from, there)
     if alone:
-        note(
-            f"{len(alone)} partitions have no other replica that is there ({_some(alone)}): they "
-            f"are away while broker {all_from} is"
-        )
+        note(f"no other replica is there of {some_of(alone)}: away while broker {all_from} is")
     return targets
 
 
@@ -216,7 +213,7 @@ def heirs(
     return targets, alone
 
 
-def _some(names: Sequence[TopicPartition]) -> str:
+def some_of(names: Sequence[TopicPartition]) -> str:
     more = f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else ""
     return ", ".join(map(str, names[:TOLD_MAX])) + more
 

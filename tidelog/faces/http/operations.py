@@ -5,6 +5,7 @@ Rule 1: what changes something takes a body of `application/json` and nothing el
 Rule 2: what only the active controller decides is answered with 307 and where that is.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -26,6 +27,8 @@ from tidelog.model import NO_NODE, NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -134,6 +137,7 @@ async def stop_node(node: "Node", request: Request) -> Response:
             raise WrongBody(409, f"this is node {me}, not {wanted.node}; nothing was stopped")
     except WrongBody as error:
         return problem(error.status, str(error), request_id=request.scope["request_id"])
+    _log.info("request %s asks this node to stop", request.scope["request_id"])
     node.want_stop()
     return Response(msgspec.json.encode({"node": me, "stopping": True}), 202, media_type=JSON)
 

@@ -1,9 +1,14 @@
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.faces.cli.test_promote import topic
 from tidelog.client.members import BrokerInfo, QuorumInfo, ReplicaInfo
 from tidelog.faces.cli.brokers import sole_in_sync
-from tidelog.faces.cli.restart import why_not_whole
+from tidelog.faces.cli.common import UserError
+from tidelog.faces.cli.restart import _require_running, wait_whole, why_not_whole
+from tidelog.faces.local.layout import ClusterFile, NodeEntry, State
 from tidelog.model import NO_NODE, Endpoint, TopicPartition
 
 NOW_MS = 1_000_000
@@ -62,3 +67,43 @@ def test_where_no_cluster_runs_nothing_is_restarted(tidelog, tmp_path):
 
     assert (result.code, result.out) == (1, "")
     assert "tidelog cluster up" in result.err
+
+
+class Known:
+    """A cluster that is as it is told to be."""
+
+    def __init__(self, *fenced):
+        self.fenced = set(fenced)
+
+    async def brokers(self):
+        found = brokers(*self.fenced)
+        self.fenced.discard(2)  # it comes back while somebody waits
+        return found
+
+    async def topics(self):
+        return [WELL]
+
+    async def quorum(self):
+        voters = quorum()
+        return replace(voters, voters=voters.voters[:1])
+
+
+def test_a_node_waits_until_all_is_well_and_tells_for_what(capfd):
+    asyncio.run(wait_whole(Known(2), 5))  # type: ignore[arg-type]
+
+    assert "waiting: broker 2 is fenced" in capfd.readouterr().err
+
+
+def test_what_stays_behind_ends_a_rolling_restart():
+    with pytest.raises(UserError, match=r"no node is stopped: broker 3 is fenced"):
+        asyncio.run(wait_whole(Known(3), 0.1))  # type: ignore[arg-type]
+
+
+def test_only_a_cluster_whose_nodes_all_run_is_restarted(tmp_path):
+    def content(state):
+        entry = NodeEntry(id=2, kafka="h:1", http="h:2", peer="h:3", state=state)
+        return ClusterFile(quorum="2@h:3", nodes=[entry])
+
+    _require_running(content(State.RUNNING), tmp_path)
+    with pytest.raises(UserError, match=r"node 2 is killed.*tidelog cluster start 2"):
+        _require_running(content(State.KILLED), tmp_path)

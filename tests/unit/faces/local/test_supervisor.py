@@ -5,7 +5,14 @@ import threading
 import pytest
 
 from tidelog.faces.local.control import ControlRefused, NotRunning, ask, socket_path
-from tidelog.faces.local.supervisor import describe_exit, last_line, process_state
+from tidelog.faces.local.layout import ClusterFile, NodeEntry, State
+from tidelog.faces.local.supervisor import (
+    Child,
+    Supervisor,
+    describe_exit,
+    last_line,
+    process_state,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +67,15 @@ def test_a_socket_works_however_deep_its_directory_is(tmp_path, answer, error):
         with pytest.raises(error):
             ask(directory, "kill", 2)
         thread.join()
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, State.STOPPED), (74, State.FAILED)])
+def test_a_node_that_ends_in_order_was_asked_to_and_has_not_failed(tmp_path, code, state):
+    entry = NodeEntry(id=1, kafka="h:1", http="h:2", peer="h:3", state=State.RUNNING)
+    said: list[str] = []
+    supervisor = Supervisor(tmp_path, ClusterFile(quorum="1@h:3", nodes=[entry]), said.append)
+
+    supervisor.child_ended(Child(supervisor, entry), code)
+
+    assert entry.state is state
+    assert "tidelog cluster start 1" in said[0]
