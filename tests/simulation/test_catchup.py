@@ -9,6 +9,7 @@ import pytest
 from tidelog.broker.fetching import Fetcher
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.kafka import KafkaClient
+from tidelog.cluster.messages import Beat
 from tidelog.faces.http.replication import metrics_text, replication_document
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
@@ -86,6 +87,18 @@ class Story:
 
     def come_back(self) -> None:
         self.world.restart(self.away)
+
+    def keep_heartbeats(self, seconds: float) -> None:
+        """Let nobody hear of the node that was away, which asks its leader as before."""
+        hub = self.world.node(self.away).broker.member.hub
+        ask, until = hub.ask, self.world.now + seconds
+
+        async def ask_later(node: int, message: Any, answer: type, *, seconds_max: float) -> Any:
+            if isinstance(message, Beat):
+                await asyncio.sleep(max(until - self.world.now, 0))
+            return await ask(node, message, answer, seconds_max=seconds_max)
+
+        hub.ask = ask_later
 
     def until(self, is_so: Callable[[], object], seconds: float = 60) -> None:
         self.world.run_until(lambda: bool(is_so()), seconds)
@@ -417,3 +430,18 @@ def test_metrics_are_what_prometheus_reads(stories):
     for name in values:
         family = name.partition("{")[0]
         assert f"# TYPE {family} " in text
+
+
+def test_a_follower_that_was_fenced_while_it_waited_for_its_pace_goes_on(stories):
+    story = stories(12, catchup_bytes_per_second=5_000)
+    story.leave()
+    story.fill(200)
+    story.world.run(seconds=3)  # what was written just now would raise the pace
+    story.come_back()
+    story.until(lambda: story.away_end() > 0)
+
+    story.keep_heartbeats(seconds=5)
+    story.until(lambda: (one := story.catch_up()) and one.state is State.INTERRUPTED)
+
+    story.until(lambda: story.is_whole(1, 2, 3), seconds=120)
+    story.assert_same(1, 2, 3)

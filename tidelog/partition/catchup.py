@@ -89,6 +89,7 @@ class CatchUp:
     why: str = ""
     """What keeps it, or what became of it."""
     moved_at: float = 0.0
+    """When it last came closer, or may next be sent what it waits for its pace with."""
     ended_at: float | None = None
     is_paced: bool = True
     """It is far behind, and not in sync: so others go first."""
@@ -115,7 +116,7 @@ class CatchUp:
     def begin_again(self, now: float) -> None:
         """The follower was away, and asks again. Nothing is known of how fast it is now."""
         self.attempts += 1
-        self.attempt_at = now
+        self.attempt_at = self.moved_at = now
         self._samples.clear()
 
     def sample(self, now: float) -> None:
@@ -252,8 +253,7 @@ class CatchUps:
             )  # fmt: skip
             self._turn(known, State.WAITING)
         elif known.state is State.INTERRUPTED:
-            known.begin_again(now)
-            self._turn(known, State.WAITING)
+            self._resume(known, now)
         elif known.is_paced != is_paced:
             known.is_paced = is_paced
             self._turn(known, State.WAITING)
@@ -261,6 +261,8 @@ class CatchUps:
             known.moved_at = now
             if known.state is State.STALLED:
                 self._turn(known, State.WAITING)
+            elif known.state is State.RUNNING:
+                known.why = ""
         known.at, known.target, known.bytes_left = at, target, bytes_left
         self._admit(now)
         known.sample(now)
@@ -307,15 +309,23 @@ class CatchUps:
     # Going on.
 
     def wait_seconds(self, key: Key, now: float) -> float | None:
-        """How long until this one may be sent a chunk; 0 for now, None while it has no place."""
+        """How long until this one, which asks, may be sent a chunk; None while it has no place."""
         known = self._live.get(key)
         if known is None:
             return 0.0
+        if known.state is State.INTERRUPTED:  # a fenced one asks, too; it says so only once
+            self._resume(known, now)
+            self._admit(now)
         has_place = known.state is State.RUNNING or (
             # It gave its place away, and would never come closer if it were sent nothing.
             known.state is State.STALLED and len(self._running) < self.concurrent_max
         )
-        return self.pace.wait_seconds(now) if has_place else None
+        if not has_place:
+            return None
+        wait = self.pace.wait_seconds(now)
+        if wait:
+            known.moved_at = max(known.moved_at, now + wait)
+        return wait
 
     def sent(self, key: Key, size: int) -> None:
         """A chunk was sent."""
@@ -336,13 +346,17 @@ class CatchUps:
         """Time has passed: those that are stalled since the last look."""
         stalled = [
             known
-            for key in self._running
-            if now - (known := self._live[key]).moved_at > STALLED_SECONDS
+            for known in self._live.values()
+            if known.state is State.RUNNING and now - known.moved_at > STALLED_SECONDS
         ]
         for known in stalled:
             self._turn(known, State.STALLED, known.why or "it does not ask for more")
         self._admit(now)
         return stalled
+
+    def _resume(self, known: CatchUp, now: float) -> None:
+        known.begin_again(now)
+        self._turn(known, State.WAITING)
 
     def _turn(self, known: CatchUp, state: State, why: str = "") -> None:
         self._running.pop(known.key, None)

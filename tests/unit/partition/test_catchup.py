@@ -216,6 +216,52 @@ def test_who_is_stalled_is_served_while_a_place_is_free_and_runs_again_once_it_m
     assert [*states, one.state] == [State.WAITING, State.RUNNING]
 
 
+def test_who_was_thought_to_be_away_and_reads_all_the_same_goes_on():
+    found = make(places=1)
+    one, other = ask(found, 0), ask(found, 1)
+    found.interrupt(one.key, "away", 1)
+    assert other.state is State.RUNNING
+
+    assert found.wait_seconds(one.key, 2) is None
+    found.finish(other.key, 1000, 3)
+
+    assert (one.state, one.attempts) == (State.RUNNING, 2)
+    assert found.wait_seconds(one.key, 3) == 0
+
+
+def test_who_takes_no_place_stalls_too():
+    found = make(places=1)
+    one = ask(found, 0, at=950, is_paced=False)
+    found.trouble(one.key, "the disk is full")
+
+    assert found.look(STALLED_SECONDS + 1) == [one]
+    assert (one.state, one.why) == (State.STALLED, "the disk is full")
+
+    ask(found, 0, at=960, is_paced=False, now=20)
+    assert (one.state, one.why) == (State.RUNNING, "")
+
+
+def test_what_kept_it_is_forgotten_once_it_moves():
+    found = make()
+    one = ask(found)
+    found.trouble(one.key, "the disk is full")
+
+    ask(found, at=5, now=1)
+
+    assert (one.state, one.why) == (State.RUNNING, "")
+
+
+def test_who_waits_for_its_pace_is_not_stalled():
+    found = make(limit=1000)
+    one = ask(found)
+    found.sent(one.key, 60_000)
+    ask(found, at=5, now=1)
+    assert found.wait_seconds(one.key, 1) == pytest.approx(60)
+
+    assert found.look(40) == []
+    assert found.look(80) == [one]
+
+
 # The pace.
 
 
