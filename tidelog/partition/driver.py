@@ -410,6 +410,7 @@ class Partition:
         assert follower is not None
         if log.refusal is not None:
             raise StorageError(log.refusal)
+        self._rounds.mark(self)  # first: what comes before a damaged batch is written all the same
         for header, batch in iterate_batches(data):
             if header.last_offset < log.end:
                 continue  # the first batch may begin before the offset that was asked for
@@ -426,7 +427,6 @@ class Partition:
             copied = size < _COPY_BELOW_BYTES or size * 2 < pins_bytes
             kept: Bytes = bytes(batch) if copied else batch
             log.append(kept, header, header.base_offset, header.leader_epoch)
-        self._rounds.mark(self)
 
     def start_moved(self) -> None:
         """The log begins later: followers hear of it, though nothing is appended."""

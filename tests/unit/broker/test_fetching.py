@@ -400,6 +400,21 @@ def test_what_does_not_check_out_is_not_appended_and_is_told(damage):
     on_stage(story)
 
 
+def test_what_came_before_a_damaged_batch_is_written_and_told_of():
+    async def story(stage):
+        await stage.begin()
+        damaged = bytearray(batch_at(1, EPOCH))
+        damaged[-1] ^= 1
+
+        await stage.feed(batch_at(0, EPOCH), bytes(damaged))
+        await asyncio.sleep(HOLD_SECONDS_MAX)
+
+        assert (stage.partition.log.end, stage.partition.log.synced_end) == (1, 1)
+        assert stage.told[-1].end == 1
+
+    on_stage(story)
+
+
 def test_a_gap_is_taken_where_the_leader_says_that_there_may_be_some():
     async def story(stage):
         await stage.begin()
