@@ -242,7 +242,8 @@ def _counted(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def is_whole(found: dict[str, Any]) -> bool:
     """Whether every partition is led and every replica in sync, as far as all brokers say."""
     is_told = not any("not told of" in why for why in found["silent"].values())
-    return is_told and not found["behind"] and not found["catch_ups"] and not found["unled"]
+    is_level = not any(one["behind"] for one in found["replicas"])  # not all are listed
+    return is_told and is_level and not (found["behind"] or found["catch_ups"] or found["unled"])
 
 
 # Showing.

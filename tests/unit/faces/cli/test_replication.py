@@ -54,6 +54,13 @@ def test_one_broker_may_be_asked_for():
     assert [one["node"] for one in found["behind"]] == [3]
 
 
+def test_a_broker_that_is_behind_and_not_listed_is_not_in_sync():
+    # A leader lists so many that are behind and counts all of them.
+    parts = [part(1, [counts(2, behind=1), counts(3, behind=1)], behind=[late(2, "a")])]
+
+    assert not is_whole(_merge(parts, {}, 3, None))
+
+
 def test_of_one_topic_its_followers_are_counted():
     followers = [
         {"node": 3, "state": "in_sync", "in_sync": True, "lag_records": 0, "lag_bytes": 0},
