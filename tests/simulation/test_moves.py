@@ -76,10 +76,6 @@ def test_who_goes_and_comes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) ->
         tell_of_one_who_goes_and_comes_back()
 
 
-@pytest.mark.xfail(
-    reason="a leader does not refuse one that it does not know, which then waits in silence",
-    raises=Violation,
-)
 def test_a_follower_that_asks_before_its_leader_knows_of_it_gets_in_sync() -> None:
     """Though nothing is written that would make it ask again."""
     with a_stage() as stage:

@@ -155,9 +155,9 @@ class CatchingUp:
         self.all.trouble(Key(fed.cluster_id, fed.node), why)
 
     def left(self, fed: Fed, why: str) -> None:
-        """The follower reads here no more, for now at least."""
+        """The follower reads here no more, for now at least; without `why` it is about to ask."""
         self._held_back.pop(fed, None)
-        if len(self.all):
+        if why and len(self.all):
             self.all.interrupt(Key(fed.cluster_id, fed.node), why, self._host.clock.monotonic())
 
     # Pacing.
@@ -278,15 +278,16 @@ class CatchingUp:
                 self.all.abort(known.key, why, now)
 
     def _measure_inflow(self, now: float) -> None:
-        """How fast the logs grow that somebody catches up with: it may not be slower than that."""
+        """How fast the logs grow that are being caught up with, for each who does: together they
+        must be faster than that."""
         seconds = now - self._looked_at
         self._looked_at = now
         before, self._ends = self._ends, {}
         inflow = 0.0
         for known in self.all:
             cluster_id = known.key.cluster_id
-            if cluster_id not in self._ends:
-                self._ends[cluster_id] = known.target
+            self._ends[cluster_id] = known.target
+            if known.state is State.RUNNING:
                 grown = max(known.target - before.get(cluster_id, known.target), 0)
                 per_record = known.bytes_left / known.records_left if known.records_left else 0.0
                 inflow += grown * per_record

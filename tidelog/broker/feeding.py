@@ -30,7 +30,7 @@ from tidelog.cluster.messages import (
 from tidelog.errors import BrokerError, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host
 from tidelog.log.log import ColdRead, Log
-from tidelog.model import NO_OFFSET, NodeId, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, NodeId, Offset
 from tidelog.partition.catchup import CatchUp
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import disagreement
@@ -165,7 +165,7 @@ class _Session:
         part = self._compare(interest, at, now)
         if part is not None:
             self._refused.append(part)
-            self.drop(at.cluster_id)
+            self.drop(at.cluster_id, "")
 
     def _compare(self, interest: _Interest, at: ReplicaPosition, now: float) -> ReplicaPart | None:
         """What keeps the follower from reading there; None if nothing does."""
@@ -177,6 +177,8 @@ class _Session:
         log = partition.log
         found = disagreement(log.epochs, log.end, at.offset, at.last_epoch)
         if found is not None:
+            if found == (NO_EPOCH, log.start):
+                self.catching_up.begins_anew(interest, partition, log.start)
             return ReplicaPart(
                 at.cluster_id, watermark=leader.high_watermark, start=log.start, differs=True,
                 epoch=found[0], end=found[1],
@@ -184,6 +186,8 @@ class _Session:
         if at.offset < log.start:
             self.catching_up.begins_anew(interest, partition, log.start)
             return ReplicaPart(at.cluster_id, OffsetOutOfRange.code, start=log.start)
+        if self.node not in leader.followers:  # it is added, and this node has yet to hear of it
+            return ReplicaPart(at.cluster_id, UnknownTopicOrPartition.code)
         leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)
         self._feeding.may_join(partition, leader, self.node)
         interest.catch_up = self.catching_up.asked(interest, partition, leader, at.offset, now)
@@ -236,7 +240,7 @@ class _Session:
         self.dirty = kept
         for part in parts:
             if part.error:
-                self.drop(part.cluster_id)
+                self.drop(part.cluster_id, "")
         if not parts:
             return False
         self.answer(parts, buffers)
@@ -307,7 +311,7 @@ class _Session:
             _log.warning("%s cannot be read for node %d: %s", interest.partition, self.node, error)
             self.catching_up.troubled(interest, f"the leader cannot read it: {error}")
             self._refused.append(ReplicaPart(interest.cluster_id, StorageError.code))
-            self.drop(interest.cluster_id)
+            self.drop(interest.cluster_id, "")
         else:
             interest.ready = future.result()
             self.dirty[interest.cluster_id] = interest
@@ -335,7 +339,7 @@ class _Session:
     # The end.
 
     def drop(self, cluster_id: int, why: str = "it does not ask for it") -> None:
-        """Feed this partition no more."""
+        """Feed this partition no more; if that is refused here (no `why`), it asks again."""
         interest = self.interests.pop(cluster_id, None)
         self.dirty.pop(cluster_id, None)
         if interest is not None:

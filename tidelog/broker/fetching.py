@@ -262,7 +262,8 @@ class Fetcher:
             return
         if part.error:  # one of the two does not know yet what the other does
             follower.tell_again()
-            self._retry(cluster_id, partition, _RETRY_SECONDS)
+            is_patient = part.error == StorageError.code  # the leader's disk does not read it
+            self._retry(cluster_id, partition, _REFUSED_SECONDS if is_patient else _RETRY_SECONDS)
             return
         if follower.agreed():
             self._progressed(cluster_id, partition)
@@ -391,7 +392,7 @@ class Fetching:
     async def look(self) -> None:
         """See which replicas here are behind; said in one line."""
         behind: list[tuple[int, Partition]] = []
-        for fetcher in self._fetchers.values():
+        for fetcher in list(self._fetchers.values()):
             behind += fetcher.look(self._threshold())
             await asyncio.sleep(0)
         if behind:

@@ -324,6 +324,11 @@ class Log:
         self._directory_unsynced |= job.creates
         self.tail.written(end)
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is written is durable, the names of its files too."""
+        return self.synced_end == self.written_end and not self._directory_unsynced
+
     def begin_sync(self) -> tuple[list[File | Path], Offset]:
         """What may not be durable yet, and the end that a sync of it now reaches.
 

@@ -3,9 +3,9 @@
 Rule 1: two lanes, each with at most one thread at work. The write lane empties every log's steps;
         the sync lane makes what was written durable. The next round of a lane starts when the
         last one ends, with all that came meanwhile: the busier the node, the larger its rounds.
-Rule 2: a small write is synced by the same thread, if the sync lane is free and nobody waits for
-        the write alone: one hand-over less. A large one leaves the sync to the other lane, so
-        that the next write can run beside it.
+Rule 2: a small write is synced by the same thread, if the sync lane is free, nobody waits for the
+        write alone and nothing was left unsynced before: one hand-over less. A large one leaves
+        the sync to the other lane, so that the next write can run beside it.
 Rule 3: a few dirty files are synced each, many by one sync of the whole file system.
 Rule 4: a failed sync, or a failed write that is not a full disk, is fatal. Nothing is retried.
 """
@@ -137,7 +137,10 @@ class Rounds:
         jobs = [job for _, job in work]
         self.write_rounds += 1
         if not self._syncing and all(
-            job.size < SYNC_AT_ONCE_BYTES and member.syncs and not member.awaits_written
+            job.size < SYNC_AT_ONCE_BYTES
+            and member.syncs
+            and not member.awaits_written
+            and job.log.is_synced
             for member, job in work
         ):
             self._syncing = True
@@ -213,6 +216,8 @@ class Rounds:
                 job.log.synced(outcome.end)
                 member.on_written(outcome.end)
                 member.on_synced(outcome.end)
+        if self._to_sync and not self._syncing:  # what was wanted meanwhile
+            self._start_syncing()
         self._next_write()
 
     def _note_written(self, member: Member, job: WriteJob, outcome: Written | DiskFull) -> bool:

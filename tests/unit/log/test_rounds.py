@@ -201,6 +201,49 @@ def test_a_log_that_needs_no_sync_gets_none_until_much_is_unsynced(monkeypatch):
     run(main)
 
 
+def test_a_sync_that_is_wanted_while_another_thread_writes_and_syncs_comes_after_it():
+    async def main() -> None:
+        bench = Bench()
+        idle, busy = bench.owner("tide-0", syncs=False), bench.owner("tide-1")
+        bench.append(idle)
+        await bench.hands.work_off()
+        bench.append(busy)
+        await asyncio.sleep(0)
+        assert bench.rounds.sync_rounds == 1
+
+        bench.rounds.sync(idle)
+        await bench.hands.work_off()
+
+        assert idle.told == [("written", 1), ("synced", 1)]
+        await asyncio.wait_for(bench.rounds.drained(), 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_name_of_a_file_that_was_left_unsynced_is_durable_with_its_first_synced_bytes(seed):
+    async def main() -> None:
+        bench = Bench(new_disk(seed))
+        owner = bench.owner(syncs=False)
+        bench.disk.sync_everything(ROOT)
+        bench.append(owner)  # makes the file
+        await bench.hands.work_off()
+        owner.syncs = True
+        bench.append(owner)
+        await bench.hands.work_off()
+        assert owner.told[-1] == ("synced", 2)
+
+        bench.disk.crash()
+
+        found = open_log(
+            bench.disk, owner.log.directory, clean=False, durable_mark=0, start=0,
+            index_interval_bytes=4096,
+        )  # fmt: skip
+        assert found.end == 2
+
+    run(main)
+
+
 def test_nobody_is_told_of_a_sync_before_the_bytes_are_durable():
     async def main() -> None:
         for seed in range(20):
