@@ -811,3 +811,39 @@ def test_a_follower_says_what_keeps_it():
         assert stage.catch_up().why == "the disk is full"
 
     on_stage(story)
+
+
+def test_what_the_leader_cannot_read_stalls_it_and_is_said():
+    async def story(stage):
+        for _ in range(10):
+            append(stage.partition)
+        await stage.synced()
+        log = stage.partition.log
+        log.tail.drop_before(9)
+        log.segments[0].file = None
+        stage.replicas.disk.remove(log.segments[0].path())
+        stage.begin((0, 0), node=3)
+        for _ in range(15):
+            await asyncio.sleep(1)
+            stage.ask((0, 0), node=3)
+        stage.catching_up.all.look(stage.clock.monotonic())
+
+        found = stage.catch_up()
+        assert (found.state, found.attempts) == (State.STALLED, 1)
+        assert "the leader cannot read it" in found.why
+
+    on_stage(story)
+
+
+def test_what_is_older_than_all_epochs_here_is_begun_anew_and_said_so():
+    async def story(stage):
+        append(stage.partition, 10)
+        await stage.synced()
+
+        place = stage.begin((0, 3, EPOCH - 1), node=3)
+
+        assert (place.part.differs, place.part.epoch) == (True, NO_EPOCH)
+        found = stage.catch_up()
+        assert (found.began_anew, found.first) == (True, place.part.end)
+
+    on_stage(story)
