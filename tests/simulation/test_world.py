@@ -15,13 +15,14 @@ from functools import partial
 import pytest
 
 from tidelog.client.kafka import KafkaClient
+from tidelog.errors import StorageError
 from tidelog.host import Path
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.shrink import shrink
-from tidelog.simulation.swarm import DAMAGING, KINDS, Plan, make_plan, play
+from tidelog.simulation.swarm import DAMAGING, KINDS, UNFORESEEN, Plan, make_plan, play
 from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, LIVENESS, Pace, Workload
 from tidelog.simulation.world import Violation, World
 
@@ -156,6 +157,19 @@ def test_a_node_stops_cleanly_and_comes_back(world):
 
     assert world.do(watermark(world, 1)) == 5
     assert not any("not clean" in line for line in world.trace.lines())
+
+
+def test_a_seed_that_makes_a_watch_stumble_is_told_of(monkeypatch):
+    def stumble(self: Workload, seconds: float) -> None:
+        raise StorageError("tide-0 is damaged")
+
+    monkeypatch.setattr(Workload, "get_on", stumble)
+
+    found = play(make_plan(1, story="alone", chaos_seconds=0.1)).violation
+
+    assert found is not None
+    assert (found.name, found.seed) == (UNFORESEEN, 1)
+    assert "StorageError: tide-0 is damaged (stumble, line" in found.problem
 
 
 def test_nothing_is_wrong_where_nothing_goes_wrong():

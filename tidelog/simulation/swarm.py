@@ -10,6 +10,7 @@ Phases: chaos -> heal -> everybody gets on within a deadline -> everything is co
 """
 
 import random
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ from tidelog.simulation.world import NodeFactory, Violation, World
 
 STORIES: Final = ("alone", "cluster", "replicated", "groups")
 LIVENESS_SECONDS: Final = 120.0
+UNFORESEEN: Final = "nobody stumbles"
+"""Broken when whoever looks on fails by what it sees."""
 START_SECONDS: Final = 60.0
 HEALED_WINDOW_BYTES: Final = 256 * 1024
 """A narrow network is a hardship, too: reading everything through it would take hours."""
@@ -402,6 +405,13 @@ def play(
             workload.get_on(LIVENESS_SECONDS)
         except Violation as error:
             violation = error
+        except Exception as error:  # a watch stumbled over it: the seed must not be lost
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            problem = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+            try:
+                world.fail(UNFORESEEN, problem)
+            except Violation as unforeseen:
+                violation = unforeseen
         return Outcome(
             seed=plan.seed,
             violation=violation,
