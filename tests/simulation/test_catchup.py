@@ -445,3 +445,27 @@ def test_a_follower_that_was_fenced_while_it_waited_for_its_pace_goes_on(stories
 
     story.until(lambda: story.is_whole(1, 2, 3), seconds=120)
     story.assert_same(1, 2, 3)
+
+
+def test_followers_that_were_fenced_while_they_waited_for_a_place_go_on(stories):
+    story = stories(13, partitions=6, catchup_concurrent_max=1, catchup_bytes_per_second=40_000)
+    story.leave()
+    for number in range(6):
+        story.fill(200, number)
+    story.world.run(seconds=3)
+    story.come_back()
+    story.until(lambda: story.away_end() >= 0)
+
+    def states() -> set[State]:
+        brokers = [story.world.node(n).broker for n in (story.first, story.other)]
+        return {one.state for broker in brokers for one in broker.catching_up.all}
+
+    story.until(lambda: State.WAITING in states())
+    story.keep_heartbeats(seconds=5)
+    story.until(lambda: State.INTERRUPTED in states())
+
+    story.until(
+        lambda: all(story.is_whole(1, 2, 3, number=number) for number in range(6)), seconds=120
+    )
+    for number in range(6):
+        story.assert_same(1, 2, 3, number=number)

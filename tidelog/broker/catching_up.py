@@ -2,7 +2,8 @@
 
 Rule 1: noticed when they ask, and by a look at all of them from time to time. Of one that does not
         ask, heartbeats say how far it is, as far as this node hears them (a voter does).
-Rule 2: what waits for its pace is looked at again when it may go on; nothing else waits for it.
+Rule 2: what waits for its pace or a place is looked at again when it may go on, and not before:
+        there may be thousands. Nothing else waits for it.
 Rule 3: a look at many partitions lets others run in between.
 """
 
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 _SLICE: Final = 200
 """Partitions between two breaths."""
 _PLACE_SECONDS: Final = 0.2
-"""How often whoever has no place looks for one."""
+"""How often whoever has stalled and given its place away looks for a free one."""
 _LINES_MAX: Final = 5
 """Catch-ups that are logged one by one, between two looks."""
 
@@ -68,6 +69,7 @@ class CatchingUp:
             concurrent_max=config().catchup_concurrent_max,
         )
         self._held_back: dict[Fed, None] = {}
+        self._placeless: dict[Key, Fed] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._looked_at = now
@@ -80,7 +82,8 @@ class CatchingUp:
         """Let changed settings take effect, for those under way too."""
         config, now = self._config(), self._host.clock.monotonic()
         self.all.pace.limit(config.catchup_limit, now)
-        self.all.concurrent_max = config.catchup_concurrent_max
+        self.all.allow(config.catchup_concurrent_max, now)
+        self._give_places()
         self._release()
 
     # What followers do.
@@ -128,6 +131,7 @@ class CatchingUp:
                 "node %d catches up with %s: %d records, about %d bytes (%s)",
                 key.follower, partition.name, known.records_left, known.bytes_left, known.id,
             )  # fmt: skip
+        self._give_places()
         return known
 
     def _finish(self, key: Key, partition: Partition, offset: Offset, now: float) -> None:
@@ -137,7 +141,7 @@ class CatchingUp:
                 "node %d is level with %s, after %.1f s and %d bytes (%s)",
                 key.follower, partition.name, now - known.began_at, known.bytes_sent, known.id,
             )  # fmt: skip
-            self._release()
+            self._give_places()
 
     def begins_anew(self, fed: Fed, partition: Partition, start: Offset) -> None:
         """What the follower lacks is deleted here."""
@@ -156,24 +160,42 @@ class CatchingUp:
 
     def left(self, fed: Fed, why: str) -> None:
         """The follower reads here no more, for now at least; without `why` it is about to ask."""
+        key = Key(fed.cluster_id, fed.node)
         self._held_back.pop(fed, None)
+        if self._placeless.get(key) is fed:
+            del self._placeless[key]
         if why and len(self.all):
-            self.all.interrupt(Key(fed.cluster_id, fed.node), why, self._host.clock.monotonic())
+            self.all.interrupt(key, why, self._host.clock.monotonic())
+            self._give_places()
 
     # Pacing.
 
     def may_send(self, fed: Fed, bytes_max: int) -> int:
         """How much the follower may be sent now; if nothing, it is looked at again."""
-        now = self._host.clock.monotonic()
-        wait = self.all.wait_seconds(Key(fed.cluster_id, fed.node), now)
+        now, key = self._host.clock.monotonic(), Key(fed.cluster_id, fed.node)
+        wait = self.all.wait_seconds(key, now)
         if wait == 0:
             return min(bytes_max, self.all.pace.chunk_bytes or bytes_max)
-        self._held_back[fed] = None
-        self._wake_at(now + (_PLACE_SECONDS if wait is None else wait))
+        known = self.all.get(key)
+        if known is not None and known.state is State.WAITING:
+            self._placeless[key] = fed
+        else:
+            self._held_back[fed] = None
+            self._wake_at(now + (_PLACE_SECONDS if wait is None else wait))
         return 0
 
     def sent(self, fed: Fed, size: int) -> None:
         self.all.sent(Key(fed.cluster_id, fed.node), size)
+
+    def _give_places(self) -> None:
+        """Let those go on that were given one."""
+        admitted, self.all.admitted = self.all.admitted, []
+        for key in admitted:
+            self._look_again_at(key)
+
+    def _look_again_at(self, key: Key) -> None:
+        if (fed := self._placeless.pop(key, None)) is not None:
+            fed.grew()
 
     def _wake_at(self, at: float) -> None:
         if self._timer is not None:
@@ -208,6 +230,7 @@ class CatchingUp:
         self._measure_inflow(now)
         for stalled in self.all.look(now):
             _log.warning("%s does not come closer: %s", stalled.id, stalled.why)
+        self._give_places()
         if self._unsaid:
             _log.info("%d more began to catch up, or are level", self._unsaid)
         self._lines = self._unsaid = 0
@@ -240,6 +263,7 @@ class CatchingUp:
                     self._asks(key, partition, leader, at, now, is_paced=is_paced)
                 if why:
                     self.all.interrupt(key, why, now)
+                    self._look_again_at(key)  # it may ask all the same
 
     def _overheard(self, image: ClusterImage, key: Key, asked: Offset) -> tuple[Offset, str]:
         """How far a follower goes that does not ask, and why it does not."""

@@ -210,6 +210,8 @@ class CatchUps:
         """By all of them, ever."""
         self.ended: deque[CatchUp] = deque(maxlen=ENDED_MAX)
         self.began = self.finished = 0
+        self.admitted: list[Key] = []
+        """Those that were given a place; the caller takes them off, and lets them go on."""
         self._live: dict[Key, CatchUp] = {}
         self._running: dict[Key, None] = {}
         self._waiting: dict[Key, None] = {}
@@ -223,6 +225,11 @@ class CatchUps:
 
     def get(self, key: Key) -> CatchUp | None:
         return self._live.get(key)
+
+    def allow(self, concurrent_max: int, now: float) -> None:
+        """So many may run from now on; those that do go on."""
+        self.concurrent_max = concurrent_max
+        self._admit(now)
 
     # Beginning and ending.
 
@@ -378,3 +385,4 @@ class CatchUps:
             known = self._live[next(iter(self._waiting))]
             known.moved_at = now
             self._turn(known, State.RUNNING)
+            self.admitted.append(known.key)

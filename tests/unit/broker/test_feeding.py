@@ -847,3 +847,31 @@ def test_what_is_older_than_all_epochs_here_is_begun_anew_and_said_so():
         assert (found.began_anew, found.first) == (True, place.part.end)
 
     on_stage(story)
+
+
+def test_who_waits_for_a_place_is_looked_at_once_it_has_one_and_not_before():
+    async def story(stage):
+        stage.configure(catchup_concurrent_max=1)
+        for partition in stage.replicas.all():
+            append(partition, 10)
+        await stage.synced()
+        stage.begin((0, 0), (1, 0), node=3)
+        may_send, looks = stage.catching_up.may_send, []
+
+        def look(*args: Any) -> int:
+            looks.append(args)
+            return may_send(*args)
+
+        stage.catching_up.may_send = look
+        for _ in range(10):
+            waiting = stage.ask(node=3)
+            await asyncio.sleep(WAIT_MS / 1000)
+        waiting = stage.ask(node=3)
+        assert (waiting.answer, looks) == (None, [])
+
+        stage.configure(catchup_concurrent_max=2)
+        await asyncio.sleep(0)
+
+        assert (waiting.part.cluster_id, waiting.part.size > 0) == (1, True)
+
+    on_stage(story)
