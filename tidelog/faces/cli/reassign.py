@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Targets: TypeAlias = dict[TopicPartition, tuple[NodeId, ...]]
 
 CORDONED: Final = "cordoned.log.dirs"
+THROTTLE: Final = "catchup.bytes.per.second"
 PLAN_VERSION: Final = 1
 POLL_SECONDS: Final = 0.5
 REFUSED_SHOWN_MAX: Final = 5
@@ -56,6 +57,13 @@ Partitions = Annotated[
     typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Show how far it is, and return when done.")]
+Throttle = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle", metavar="BYTES", min=1,
+        help="Per second, for what each broker sends; lifted at the end with --wait.",
+    ),
+]  # fmt: skip
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
 
 
@@ -87,6 +95,7 @@ def start(
     balance: Annotated[
         bool, typer.Option("--balance", help="As many replicas and leads on every broker.")
     ] = False,
+    throttle: Throttle = None,
     wait: Wait = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -107,6 +116,7 @@ def start(
       tidelog reassign start --balance --dry-run --json > plan.json
       tidelog reassign start --plan plan.json --wait
       tidelog reassign start --drain 4            # as `tidelog brokers drain 4`
+      tidelog reassign start --balance --throttle 50000000 --wait
     """
     given = [replicas is not None, plan is not None, bool(drain), replication is not None, balance]
     if sum(given) != 1:
@@ -127,7 +137,52 @@ def start(
             return _by_hand(layout, topic or [], partition, nodes)
         return _best(layout, drain=drain or [], topics=topic or [], replication=replication)
 
-    run_start(bootstrap, make, drain=drain or [], wait=wait, dry_run=dry_run, as_json=as_json)
+    run_start(
+        bootstrap, make, drain=drain or [], throttle=throttle, wait=wait, dry_run=dry_run,
+        as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command("throttle")
+def throttle_moves(
+    bytes_per_second: Annotated[
+        int, typer.Argument(metavar="BYTES", min=0, help="Per second; 0 for no limit.")
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Limit what each broker sends to replicas that are not in sync, now and from now on.
+
+    It is catchup.bytes.per.second of all brokers; it holds for moves under way
+    and for brokers that come back. A limit below 1.5 times what is written
+    meanwhile is raised to that, or the copies would never be done.
+
+    \b
+    Examples:
+      tidelog reassign throttle 50000000
+      tidelog reassign throttle 0
+    """
+
+    async def work() -> None:
+        from tidelog.client.members import MembersClient
+
+        async with MembersClient(bootstrap) as client:
+            await set_throttle(client, bytes_per_second)
+
+    run(work())
+    if as_json:
+        print_json({"bytes_per_second": bytes_per_second})
+    else:
+        limit = f"{bytes_per_second} bytes per second" if bytes_per_second else "all it can"
+        print(f"every broker sends {limit} to those who catch up")
+
+
+async def set_throttle(client: "MembersClient", bytes_per_second: int) -> None:
+    """The limit of all brokers; 0 takes it away."""
+    from tidelog.client.admin import ConfigChange, Resource
+
+    value = str(bytes_per_second) if bytes_per_second else None
+    await client.alter_configs(Resource.BROKER, "", [ConfigChange(name=THROTTLE, value=value)])
 
 
 def _best(
@@ -189,6 +244,7 @@ def run_start(
     make: "Callable[[Layout], Targets]",
     *,
     drain: Sequence[NodeId],
+    throttle: int | None = None,
     wait: bool,
     dry_run: bool,
     as_json: bool,
@@ -206,11 +262,17 @@ def run_start(
                     await cordon(client, node, is_cordoned=True)
                 layout = await read_layout(client, without=drain)
                 targets = make(layout)
+            if throttle is not None and not dry_run:
+                await set_throttle(client, throttle)
             refused = {} if dry_run else await client.alter_reassignments(targets)
             if not as_json:
                 _show_plan(layout, targets, refused, dry_run=dry_run)
             if wait and not dry_run:
                 await follow(client, {n: to for n, to in targets.items() if n not in refused})
+                if throttle is not None:
+                    await set_throttle(client, 0)
+            elif throttle is not None and not dry_run:
+                note("the limit stays: `tidelog reassign throttle 0` takes it away")
             if as_json:
                 print_json(_document(layout, targets, refused, dry_run=dry_run))
             elif wait and not dry_run:

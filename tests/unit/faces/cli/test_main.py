@@ -45,6 +45,7 @@ COMMANDS = [
     ["reassign"],
     ["reassign", "start"],
     ["reassign", "status"],
+    ["reassign", "throttle"],
     ["reassign", "cancel"],
     ["promote"],
     ["elect"],
