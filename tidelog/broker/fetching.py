@@ -78,6 +78,8 @@ class Fetcher:
         self._troubles: dict[int, str] = {}
         self._changing: dict[int, None] = {}
         """Their logs are being cut, begun anew or mended: nothing is asked or taken for them."""
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        """What could not be read is asked for again then."""
         self._progress: dict[int, Partition] = {}
         self._telling = False
         self._wanted = asyncio.Event()
@@ -134,7 +136,7 @@ class Fetcher:
             lag = partition.records_behind
             if lag > threshold:
                 behind.append((lag, partition))
-                if cluster_id not in self._listed:
+                if cluster_id not in self._listed and cluster_id not in self._retries:
                     self.list_again(cluster_id, partition)
         return behind
 
@@ -289,8 +291,20 @@ class Fetcher:
 
     def _retry(self, cluster_id: int, partition: Partition, seconds: float) -> None:
         self._listed.pop(cluster_id, None)
+        if (timer := self._retries.pop(cluster_id, None)) is not None:
+            timer.cancel()
         wait = seconds * (0.5 + self._host.random.random())
-        asyncio.get_running_loop().call_later(wait, self.list_again, cluster_id, partition)
+        self._retries[cluster_id] = asyncio.get_running_loop().call_later(
+            wait, self._ask_again, cluster_id, partition
+        )
+
+    def _ask_again(self, cluster_id: int, partition: Partition) -> None:
+        del self._retries[cluster_id]
+        if partition.disk_full and self._followed.get(cluster_id) is partition:
+            # What would be sent meanwhile, again and again, would be refused.
+            self._retry(cluster_id, partition, _REFUSED_SECONDS)
+        else:
+            self.list_again(cluster_id, partition)
 
     def _change(
         self, partition: Partition, follower: Follower, cluster_id: int, change: Cut | BeginAnew

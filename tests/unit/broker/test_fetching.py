@@ -649,3 +649,34 @@ def test_a_log_that_a_full_disk_has_shortened_is_listed_anew():
         assert stage.told[-1].end == 1
 
     on_stage(story)
+
+
+def test_what_a_full_disk_would_refuse_is_not_asked_for_until_there_is_room():
+    async def story(stage):
+        await stage.begin()
+        clock = stage.replicas.host.clock
+        stage.partition.disk_full, stage.partition.log.refusal = True, "the disk is full"
+        batch = batch_at(0, EPOCH)
+        listed, troubles = 0, []
+        await stage.asked()
+        await stage.hub.answer(ReplicaPart(0, 0, 100, 0, len(batch)), data=batch)
+
+        while clock.monotonic() < 60:
+            request = await stage.asked()
+            troubles += request.troubles
+            if request.positions:
+                listed += 1
+                await stage.hub.answer(ReplicaPart(0, 0, 100, 0, len(batch)), data=batch)
+            else:
+                await asyncio.sleep(0.5)
+                await stage.hub.answer()
+            if int(clock.monotonic()) % 10 == 9:
+                await stage.fetching.look()
+        assert (listed, troubles) == (0, [(0, "the disk is full")])
+
+        stage.partition.disk_full, stage.partition.log.refusal = False, None
+        await asyncio.sleep(2)
+        await stage.hub.answer()
+        assert await stage.positions() == [(0, EPOCH, 0, NO_EPOCH)]
+
+    on_stage(story)
