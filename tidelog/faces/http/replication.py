@@ -7,6 +7,7 @@ Rule 3: it is built in slices, and others run in between, as `/v1/cluster` is.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -18,7 +19,9 @@ from tidelog.partition.leader import FollowerView, Leader
 
 SLICE: Final = 50
 LISTED_MAX: Final = 1000
-"""Followers that are listed because they are behind; all are counted."""
+"""Followers that are listed because they are behind, and their catch-ups; all are counted."""
+LIVE: Final = (State.WAITING, State.RUNNING, State.STALLED, State.INTERRUPTED)
+"""The states of those that are under way."""
 
 
 async def replication_document(
@@ -147,11 +150,14 @@ def _follower(broker: Broker, partition: Partition, now: float) -> dict[str, Any
 def _catching_up(broker: Broker, now: float) -> dict[str, Any]:
     found = broker.catching_up.all
     pace = found.pace
+    states = Counter(one.state.value for one in found)
+    listed = sorted(found, key=lambda one: one.state is State.WAITING)[:LISTED_MAX]
     return {
         "bytes_per_second": round(pace.bytes_per_second) or None,
         "is_raised_above_inflow": pace.is_raised, "concurrent_max": found.concurrent_max,
         "begun": found.began, "finished": found.finished, "bytes_sent": found.bytes_sent,
-        "running": [_catch_up(one, now) for one in found],
+        "states": {state.value: states[state.value] for state in LIVE},
+        "running": [_catch_up(one, now) for one in listed],
         "ended": [_catch_up(one, now) for one in found.ended],
     }  # fmt: skip
 
@@ -185,9 +191,6 @@ async def metrics_text(broker: Broker) -> str:
     """The same for Prometheus."""
     found = await replication_document(broker)
     catch_up = found["catch_up"]
-    by_state = dict.fromkeys((state.value for state in State), 0)
-    for one in catch_up["running"]:
-        by_state[one["state"]] += 1
     lines: list[str] = []
 
     def family(name: str, kind: str, text: str, values: Iterable[tuple[str, object]]) -> None:
@@ -214,8 +217,7 @@ async def metrics_text(broker: Broker) -> str:
     family("follower_lag_bytes", "gauge", "About as many bytes.", by_follower("lag_bytes"))
     family(
         "catch_ups", "gauge", "Catch-ups under way, by state.",
-        [(f'{{state="{state}"}}', by_state[state]) for state in by_state
-         if state not in ("done", "aborted")],
+        [(f'{{state="{state}"}}', count) for state, count in catch_up["states"].items()],
     )  # fmt: skip
     family("catch_ups_begun_total", "counter", "Catch-ups begun.", [("", catch_up["begun"])])
     family(
