@@ -330,8 +330,7 @@ class CatchUps:
         if not has_place:
             return None
         wait = self.pace.wait_seconds(now)
-        if wait:
-            known.moved_at = max(known.moved_at, now + wait)
+        known.moved_at = now + wait if wait else min(known.moved_at, now)
         return wait
 
     def sent(self, key: Key, size: int) -> None:

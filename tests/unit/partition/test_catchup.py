@@ -262,6 +262,19 @@ def test_who_waits_for_its_pace_is_not_stalled():
     assert found.look(80) == [one]
 
 
+def test_who_waits_for_its_pace_no_more_may_stall():
+    found = make(limit=1)
+    one = ask(found)
+    found.sent(one.key, 60_000)
+    ask(found, at=5, now=1)
+    assert found.wait_seconds(one.key, 1) == pytest.approx(60_000)
+
+    found.pace.limit(0, 2)
+    assert found.wait_seconds(one.key, 2) == 0
+
+    assert found.look(2 + STALLED_SECONDS + 1) == [one]
+
+
 # The pace.
 
 
