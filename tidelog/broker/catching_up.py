@@ -26,8 +26,6 @@ _log = logging.getLogger(__name__)
 
 _SLICE: Final = 200
 """Partitions between two breaths."""
-_PLACE_SECONDS: Final = 0.2
-"""How often whoever has stalled and given its place away looks for a free one."""
 _LINES_MAX: Final = 5
 """Catch-ups that are logged one by one, between two looks."""
 
@@ -176,12 +174,11 @@ class CatchingUp:
         wait = self.all.wait_seconds(key, now)
         if wait == 0:
             return min(bytes_max, self.all.pace.chunk_bytes or bytes_max)
-        known = self.all.get(key)
-        if known is not None and known.state is State.WAITING:
+        if wait is None:
             self._placeless[key] = fed
         else:
             self._held_back[fed] = None
-            self._wake_at(now + (_PLACE_SECONDS if wait is None else wait))
+            self._wake_at(now + wait)
         return 0
 
     def sent(self, fed: Fed, size: int) -> None:

@@ -11,7 +11,8 @@ Rule 5: whoever does not come closer for a while says why, and gives its place t
     -----------  ---------------------------------------------  -----------------------------------
     WAITING      has no place: as many as may are running       a place is free
     RUNNING      is being sent what it lacks                     it is level, goes away or stalls
-    STALLED      does not come closer                            it does, or goes away
+    STALLED      does not come closer                            it does, goes away, or asks while
+                                                                all places are taken: it waits
     INTERRUPTED  is away                                         it asks again (another attempt)
     DONE         is level with the leader                        (for good)
     ABORTED      is fed here no more: another leads, or the      (for good)
@@ -323,12 +324,11 @@ class CatchUps:
         if known.state is State.INTERRUPTED:  # a fenced one asks, too; it says so only once
             self._resume(known, now)
             self._admit(now)
-        has_place = known.state is State.RUNNING or (
-            # It gave its place away, and would never come closer if it were sent nothing.
-            known.state is State.STALLED and len(self._running) < self.concurrent_max
-        )
-        if not has_place:
+        if known.state is State.STALLED and len(self._running) >= self.concurrent_max:
+            self._turn(known, State.WAITING)  # it gave its place away, and needs another
+        if known.state is State.WAITING:
             return None
+        # One that has stalled is sent something, too: it would never come closer otherwise.
         wait = self.pace.wait_seconds(now)
         known.moved_at = now + wait if wait else min(known.moved_at, now)
         return wait

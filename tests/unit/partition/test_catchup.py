@@ -216,6 +216,18 @@ def test_who_is_stalled_is_served_while_a_place_is_free_and_runs_again_once_it_m
     assert [*states, one.state] == [State.WAITING, State.RUNNING]
 
 
+def test_who_has_stalled_and_asks_waits_for_a_place_in_its_turn():
+    found = make(places=1)
+    one, other = ask(found, 0), ask(found, 1)
+    assert found.look(STALLED_SECONDS + 1) == [one]
+
+    assert found.wait_seconds(one.key, 12) is None
+    late = ask(found, 2, now=13)
+    found.finish(other.key, 1000, 14)
+
+    assert (one.state, late.state) == (State.RUNNING, State.WAITING)
+
+
 def test_who_was_thought_to_be_away_and_reads_all_the_same_goes_on():
     found = make(places=1)
     one, other = ask(found, 0), ask(found, 1)
