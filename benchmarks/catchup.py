@@ -16,7 +16,7 @@ import sys
 import urllib.request
 from pathlib import Path
 from threading import Thread
-from time import perf_counter, sleep, time_ns
+from time import perf_counter, sleep
 from typing import Any, Final
 
 from benchmarks.bench import MIB, Bench, Steps, run_fast
@@ -26,8 +26,8 @@ from benchmarks.limits import copy_synced
 from benchmarks.report import Measured, Report, Result, result
 from tests.support.cluster import wait_until
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
-from tidelog.client.frames import make_batch
 from tidelog.client.kafka import KafkaClient
+from tidelog.client.load import Load, LoadGenerator
 from tidelog.model import NodeId
 
 NAME: Final = "catchup"
@@ -39,6 +39,9 @@ FAR: Final = "far"
 NEAR: Final = "near"
 """What others write to meanwhile."""
 RATE: Final = 500
+FILL_SECONDS: Final = 0.2
+QUIET_SECONDS: Final = 5.5
+"""The pace is raised by what was written between two looks of a leader, every 5 s."""
 PACE_BYTES: Final = 32 * MIB
 FORETOLD_AFTER_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.05
@@ -84,7 +87,7 @@ class _Away:
         self._near = cluster.kafka_port(cluster.leader(NEAR))
         cluster.act("stop", self.node)
         steps.begin(f"writing what node {self.node} will lack")
-        self.records = _fill(cluster, size)
+        _fill(cluster, size)
         bench.settle()
 
     @property
@@ -145,16 +148,16 @@ async def _end_of_near(client: KafkaClient) -> int:
     return found[0].offset
 
 
-def _fill(cluster: Cluster, size: int) -> int:
-    batch, records = make_batch(RECORD_BYTES, BATCH_BYTES, now_ms=time_ns() // 1_000_000)
-    count = size // len(batch)
+def _fill(cluster: Cluster, size: int) -> None:
+    load = Load(topic=FAR, record_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
 
     async def work(client: KafkaClient) -> None:
-        for _ in range(count):
-            await client.produce(FAR, 0, batch)
+        generator = LoadGenerator(client, load)
+        left = size
+        while left > 0:
+            left -= (await generator.produce(FILL_SECONDS)).records * RECORD_BYTES
 
     cluster.ask(work)
-    return count * records
 
 
 def _come_back(bench: Bench, cluster: Cluster, measured: Measured, steps: Steps) -> None:
@@ -186,6 +189,7 @@ def _come_back_paced(bench: Bench, cluster: Cluster, measured: Measured, steps: 
     steps.begin("others while the node is away")
     before = away.load(bench.subject_seconds)
     steps.begin("the node comes back, paced")
+    sleep(QUIET_SECONDS)
     starting = away.start()
     began_at = perf_counter()
     during = away.load(FORETOLD_AFTER_SECONDS - 1.0)

@@ -63,6 +63,7 @@ _log = logging.getLogger(__name__)
 
 _FULL = "the disk is full; free some space"
 _NEW_LEADER_SECONDS = 5.0
+_UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
 _COPY_BELOW_BYTES = 4096
 """Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
@@ -234,9 +235,11 @@ class Partition:
         """Whether what is written is synced at once.
 
         A follower that lacks committed records is in no in-sync set: nobody waits for its disk,
-        and one that catches up syncs from time to time.
+        and one that catches up syncs from time to time. Not too late: others wait meanwhile.
         """
-        return self.is_held_when_synced and not self.records_behind
+        return self.is_held_when_synced and (
+            not self.records_behind or self.log.unsynced_bytes > _UNSYNCED_BEHIND_BYTES_MAX
+        )
 
     def _sync_rest(self) -> None:
         """Sync what was left unsynced, since somebody may wait for it now."""
