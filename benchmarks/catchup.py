@@ -62,7 +62,7 @@ def run(bench: Bench) -> Report:
         results=_results(measured),
         notes=[
             f"others write {RATE} records/s, one per request, acks=all",
-            f"the pace is {PACE_BYTES // MIB} MiB/s where it is paced, else there is none",
+            f"paced: {PACE_BYTES // MIB} MiB/s, the default; unpaced: no limit",
         ],
     )
 
@@ -166,6 +166,7 @@ def _come_back(bench: Bench, cluster: Cluster, measured: Measured, steps: Steps)
     steps.begin("the limit, and others while the node is away")
     copied = copy_synced(away.segments[0])
     measured.add("copy", copied.megabytes_per_second)
+    _set_pace(cluster, away.leader, 0)
     bench.settle()
     seconds = bench.subject_seconds
     before = away.load(seconds)
@@ -201,7 +202,6 @@ def _come_back_paced(bench: Bench, cluster: Cluster, measured: Measured, steps: 
     if foretold is not None and foretold["eta_ms"] is not None:
         measured.add("eta error", 100 * abs(foretold["eta_ms"] / 1000 - took) / took)
     _note_latency("paced", before, during, measured)
-    _set_pace(cluster, away.leader, 0)
     away.close()
 
 

@@ -67,7 +67,7 @@ class NodeConfig:
         10_000, "How often a follower looks whether it is behind.", least=10
     )
     catchup_bytes_per_second: int = setting(
-        0,
+        32 * MIB,
         "How much this node sends to all followers that catch up and are not in sync, together; "
         "0 for no limit. It is raised to 1.5 times what is written, or it would never end.",
         least=0,

@@ -64,6 +64,7 @@ _log = logging.getLogger(__name__)
 _FULL = "the disk is full; free some space"
 _NEW_LEADER_SECONDS = 5.0
 _UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
+"""Who catches up syncs after this much: a sync of more would keep those of others waiting."""
 _COPY_BELOW_BYTES = 4096
 """Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
@@ -213,7 +214,10 @@ class Partition:
     def follower_holds(self, node: NodeId, epoch: Epoch, end: Offset, broker_epoch: int) -> None:
         """A follower tells how much it holds."""
         if (leader := self.leader) is not None and leader.epoch == epoch:
-            self._settle(leader.holds(node, min(end, self.log.end), broker_epoch))
+            log_end, now = self.log.end, self._host.clock.monotonic()
+            self._settle(
+                leader.holds(node, min(end, log_end), broker_epoch, log_end=log_end, now=now)
+            )
 
     def proposal_refused(self, *, certain: bool) -> None:
         """The in-sync set that was proposed did not come through."""

@@ -191,8 +191,19 @@ class Leader:
         self.written_end = end
         return Settled(_take(self._written, end)) if self._written else _NOTHING
 
-    def holds(self, node: NodeId, end: Offset, broker_epoch: int = NO_LIFE) -> Settled:
-        """A replica holds everything below `end` as firmly as the topic demands."""
+    def holds(
+        self,
+        node: NodeId,
+        end: Offset,
+        broker_epoch: int = NO_LIFE,
+        *,
+        log_end: Offset | None = None,
+        now: float = 0.0,
+    ) -> Settled:
+        """A replica holds everything below `end` as firmly as the topic demands.
+
+        With `log_end`, a follower that holds all of it is known to, `now`, and may join.
+        """
         if node == self.me:
             if end <= self.held_here:
                 return _NOTHING
@@ -202,6 +213,8 @@ class Leader:
             if view is None or view.broker_epoch != broker_epoch or end <= view.held:
                 return _NOTHING
             view.held = end
+            if log_end is not None:
+                self._mark(view, log_end, now)
         return self.advance()
 
     def advance(self) -> Settled:

@@ -751,3 +751,17 @@ class Ledger:
     def minimum(self, count: int) -> None:
         self.leader.min_in_sync = count
         self.leader.advance()
+
+
+def test_who_catches_up_may_join_as_soon_as_it_says_that_it_holds_all():
+    leader = Leader(
+        me=1, epoch=4, log_end=100, held=100, high_watermark=100, in_sync=[1], replicas=[1, 2]
+    )
+    leader.fetched(2, 7, 0, 100, now=50.0)
+    leader.holds(2, 40, 7, log_end=100, now=60.0)
+    leader.fetched(2, 7, 100, 100, now=70.0)
+    assert leader.propose(70.0, 10.0, {1: 1, 2: 7}) is None
+
+    leader.holds(2, 100, 7, log_end=100, now=70.1)
+
+    assert leader.propose(70.1, 10.0, {1: 1, 2: 7}) == {1: 1, 2: 7}
