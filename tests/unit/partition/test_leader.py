@@ -726,8 +726,9 @@ class Ledger:
         members = self.leader.propose(self.now, LAG, self.lives)
         if members is not None:
             assert self.leader.in_flight
-            for node in members.keys() - self.committed:
-                assert self.held[node] >= self.leader.high_watermark, "who joins holds it all"
+            committed = self.leader.high_watermark
+            for node in members.keys() - self.committed:  # of nothing, everybody holds all
+                assert self.held[node] >= committed or not committed, "who joins holds it all"
             self.possible.append(frozenset(members))
 
     def taken(self) -> None:
