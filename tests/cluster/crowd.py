@@ -125,7 +125,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self.partitions = frozenset(place.partition for place in assigned)
         self.generation = self._consumer._coordinator.generation
-        self._begin_at_least = {p: self._crowd.committed[p] for p in self.partitions}
+        self._begin_at_least = {p: self._crowd.committed.get(p, 0) for p in self.partitions}
         for partition in self.partitions:
             owners = self._crowd.owners[self.generation, partition]
             owners.add(self.name)  # perhaps not for the first time: it may ask again

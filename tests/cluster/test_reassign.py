@@ -103,7 +103,9 @@ def test_a_partition_moves_under_load_and_nothing_acknowledged_is_lost(
 def test_a_move_is_cancelled_half_way_and_the_replicas_are_those_of_before(
     nodes: Nodes, admin: KafkaAdminClient
 ) -> None:
-    create_topic(nodes.bootstrap, "staying", [(1, 2, 3)])
+    # Whoever is cut off from the leader hears of the move from the controller.
+    leader, *others = sorted((1, 2, 3), key=lambda node: node == nodes.controller())
+    create_topic(nodes.bootstrap, "staying", [(leader, *others)])
     nodes.until_all_in_sync("staying")
     place = KafkaPartition("staying", 0)
     load = Load("staying", nodes.bootstrap, "staying", 1, SEED, **STEADY)
@@ -113,8 +115,8 @@ def test_a_move_is_cancelled_half_way_and_the_replicas_are_those_of_before(
         # One hears of it, and cannot copy from the leader; the other can.
         cut_off = 4 if nodes.controller() == 5 else 5
         copier = 9 - cut_off
-        nodes.network.cut(1, cut_off)
-        target = [1, copier, cut_off]
+        nodes.network.cut(leader, cut_off)
+        target = [leader, copier, cut_off]
         assert admin.alter_partition_reassignments({place: target}) == {place: None}
         nodes.until(
             lambda: (
@@ -124,7 +126,8 @@ def test_a_move_is_cancelled_half_way_and_the_replicas_are_those_of_before(
             "nobody copies",
         )
         assert admin.list_partition_reassignments()[place] == {
-            "replicas": [*target, 2, 3], "adding_replicas": target[1:], "removing_replicas": [2, 3],
+            "replicas": [*target, *others], "adding_replicas": target[1:],
+            "removing_replicas": others,
         }  # fmt: skip
         load.wait_acknowledged(100)
 
@@ -132,7 +135,7 @@ def test_a_move_is_cancelled_half_way_and_the_replicas_are_those_of_before(
 
         assert done["cancelled"] == [{"topic": "staying", "partition": 0}]
         nodes.network.mend()
-        until_held_by(nodes, "staying", 1, 2, 3)
+        until_held_by(nodes, "staying", leader, *others)
         load.wait_acknowledged(100)
         load.stop()
     finally:

@@ -37,7 +37,9 @@ SAMPLE_SECONDS: Final = 0.25
 ENDED_MAX: Final = 100
 """How many catch-ups are remembered after their end."""
 BURST_SECONDS: Final = 0.1
-"""What may be sent at once, in terms of the pace."""
+"""What may be made up for after a pause, in terms of the pace."""
+CHUNK_SECONDS: Final = 0.01
+"""What is sent at once, in terms of the pace: little, since others wait while it is taken."""
 CHUNK_BYTES_MIN: Final = 4096
 
 
@@ -171,7 +173,7 @@ class Pace:
     def chunk_bytes(self) -> int | None:
         """How much goes at once, so that it goes evenly; None for as much as one likes."""
         pace = self.bytes_per_second
-        return max(round(pace * BURST_SECONDS), CHUNK_BYTES_MIN) if pace else None
+        return max(round(pace * CHUNK_SECONDS), CHUNK_BYTES_MIN) if pace else None
 
     def limit(self, bytes_per_second: int, now: float) -> None:
         """Another limit; 0 for none. What is owed was sent under the old one, and is forgiven."""
