@@ -162,6 +162,23 @@ class Load(threading.Thread):
         self._producer.purge()
 
 
+def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Where a partition begins and ends. A lead may move home just now: this alone is not retried
+    by the library."""
+    moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        try:
+            found = consumer.get_watermark_offsets(place, WAIT_SECONDS_MAX)
+        except KafkaException as error:
+            if error.args[0].code() not in moving or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            assert found is not None
+            return found
+
+
 def read_back(bootstrap: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
     """Every record of a partition with its offset, as a consumer gets them."""
     consumer = Consumer(
@@ -175,9 +192,7 @@ def read_back(bootstrap: str, topic: str, partition: int) -> list[tuple[int, byt
         }
     )
     try:
-        low, high = consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), WAIT_SECONDS_MAX
-        )
+        low, high = _watermarks(consumer, TopicPartition(topic, partition))
         consumer.assign([TopicPartition(topic, partition, low)])
         found: list[tuple[int, bytes]] = []
         deadline = time.monotonic() + WAIT_SECONDS_MAX
