@@ -481,8 +481,11 @@ class ReplicaWatch:
             if (copy is None or copy.firm_end(config.durability) < end)
             and not self._is_unsure(node, config.durability)
         }
-        if len(replicas) - len(lacking) < needed:
-            self._find(ENOUGH, f"{view}: up to {end}, and not {needed} hold it: {lacking}")
+        # Fewer suffice where a replica was let go and the leader has not heard of it: who went may
+        # have told of what it held, and deleted it since.
+        enough = min(needed, min_in_sync_of(config, self._newest[view.key].replication))
+        if len(replicas) - len(lacking) < enough:
+            self._find(ENOUGH, f"{view}: up to {end}, and not {enough} hold it: {lacking}")
         members = {node for state in sets for node in state.in_sync}
         # Who is a replica no more was let go once those who stay had all that it had told of.
         for node in sorted(members.intersection(self._newest[view.key].replicas)):
