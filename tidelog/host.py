@@ -124,6 +124,8 @@ class Lane(Enum):
 
     WRITE = "write"
     SYNC = "sync"
+    SYNC_PATIENTLY = "sync patiently"
+    """Syncs that nobody waits for, so that nobody waits behind them."""
     ANY = "any"
     """Some thread of a few, in no order: reads and housekeeping, which must never hold up a
     write."""

@@ -65,6 +65,7 @@ class QuorumLog:
 
     syncs = True
     awaits_written = False
+    catches_up = False
 
     def __init__(
         self,

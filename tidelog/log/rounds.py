@@ -1,8 +1,10 @@
 """Group commit: how appended bytes reach the disk without the event loop waiting for it.
 
-Rule 1: two lanes, each with at most one thread at work. The write lane empties every log's steps;
-        the sync lane makes what was written durable. The next round of a lane starts when the
-        last one ends, with all that came meanwhile: the busier the node, the larger its rounds.
+Rule 1: three lanes, each with at most one thread at work. The write lane empties every log's
+        steps; a sync lane makes what was written durable. The next round of a lane starts when
+        the last one ends, with all that came meanwhile: the busier the node, the larger its rounds.
+        Logs that catch up have a sync lane of their own: much to sync, and nobody who waits for it.
+        A log is in one sync lane at a time, so that no sync is counted before an earlier one.
 Rule 2: a small write is synced by the same thread, if the sync lane is free, nobody waits for the
         write alone and nothing was left unsynced before: one hand-over less. A large one leaves
         the sync to the other lane, so that the next write can run beside it.
@@ -50,6 +52,11 @@ class Member(Protocol):
         """Whether somebody waits for a write, synced or not."""
         ...
 
+    @property
+    def catches_up(self) -> bool:
+        """Whether nobody waits for its syncs, of which there may be many."""
+        ...
+
     def on_written(self, end: Offset) -> None: ...
 
     def on_synced(self, end: Offset) -> None: ...
@@ -57,17 +64,27 @@ class Member(Protocol):
     def on_disk_full(self, full: DiskFull) -> None: ...
 
 
+class _SyncLane:
+    """Who is to be synced next, and who is synced now."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.waiting: dict[Member, None] = {}
+        self.at_work: frozenset[Member] = frozenset()
+        self.is_busy = False
+
+
 class Rounds:
-    """The two lanes of one node."""
+    """The lanes of one node."""
 
     def __init__(self, host: Host, root: Path, on_fatal: Callable[[BaseException], None]) -> None:
         self._host = host
         self._root = root
         self._on_fatal = on_fatal
         self._to_write: dict[Member, None] = {}
-        self._to_sync: dict[Member, None] = {}
+        self._urgent = _SyncLane(Lane.SYNC)
+        self._patient = _SyncLane(Lane.SYNC_PATIENTLY)
         self._writing = False
-        self._syncing = False
         self._failed = False
         self._lost: Exception | None = None  # set by a disk's thread
         self._idle = asyncio.Event()
@@ -89,15 +106,15 @@ class Rounds:
         """What the member's log has written must become durable, though nothing is written now."""
         if self._failed:
             return
-        self._to_sync[member] = None
         self._idle.clear()
-        if not self._syncing:
-            self._start_syncing()
+        self._want_sync(member)
+        self._start_syncs()
 
     def forget(self, member: Member) -> None:
         """The member's log is gone; a round under way may still report, but starts no other."""
         self._to_write.pop(member, None)
-        self._to_sync.pop(member, None)
+        for lane in (self._urgent, self._patient):
+            lane.waiting.pop(member, None)
 
     async def drained(self) -> None:
         """Wait until nothing is left to write or to sync; only once nobody appends any more.
@@ -136,14 +153,15 @@ class Rounds:
             return
         jobs = [job for _, job in work]
         self.write_rounds += 1
-        if not self._syncing and all(
+        if not self._urgent.is_busy and all(
             job.size < SYNC_AT_ONCE_BYTES
             and member.syncs
             and not member.awaits_written
             and job.log.is_synced
+            and member not in self._patient.at_work
             for member, job in work
         ):
-            self._syncing = True
+            self._urgent.is_busy = True
             self.sync_rounds += 1
             perform, end = partial(self._write_and_sync, jobs), self._end_both
         else:
@@ -200,24 +218,22 @@ class Rounds:
             if self._note_written(member, job, outcome):
                 log = job.log
                 if member.syncs or log.unsynced_bytes > UNSYNCED_BYTES_MAX:
-                    self._to_sync[member] = None
+                    self._want_sync(member)
                 member.on_written(outcome.end)
-        if self._to_sync and not self._syncing:
-            self._start_syncing()
+        self._start_syncs()
         self._next_write()
 
     def _end_both(
         self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
     ) -> None:
-        self._syncing = False
+        self._urgent.is_busy = False
         for (member, job), outcome in zip(work, outcomes, strict=True):
             if self._note_written(member, job, outcome):
                 job.log.begin_sync()  # nothing is left of it
                 job.log.synced(outcome.end)
                 member.on_written(outcome.end)
                 member.on_synced(outcome.end)
-        if self._to_sync and not self._syncing:  # what was wanted meanwhile
-            self._start_syncing()
+        self._start_syncs()  # what was wanted meanwhile
         self._next_write()
 
     def _note_written(self, member: Member, job: WriteJob, outcome: Written | DiskFull) -> bool:
@@ -246,25 +262,41 @@ class Rounds:
             if not future.done():
                 future.set_result(None)
 
-    def _start_syncing(self) -> None:
-        members, self._to_sync = self._to_sync, {}
+    def _want_sync(self, member: Member) -> None:
+        here, there = self._urgent, self._patient
+        if member.catches_up:
+            here, there = there, here
+        if member in there.at_work or member in there.waiting:
+            here = there
+        here.waiting[member] = None
+
+    def _start_syncs(self) -> None:
+        for lane in (self._urgent, self._patient):
+            if lane.waiting and not lane.is_busy:
+                self._start_syncing(lane)
+
+    def _start_syncing(self, lane: _SyncLane) -> None:
+        members, lane.waiting = lane.waiting, {}
         work: list[tuple[Member, Log, Offset]] = []
         targets: list[File | Path] = []
         for member in members:
             unsynced, end = member.log.begin_sync()
             work.append((member, member.log, end))
             targets += unsynced
-        self._syncing = True
+        lane.at_work = frozenset(members)
+        lane.is_busy = True
         self.sync_rounds += 1
         perform = partial(self._sync, targets)
-        self._host.offload.run(partial(self._watch, perform), Lane.SYNC).add_done_callback(
-            lambda future: self._guard(future, partial(self._end_syncing, work))
+        self._host.offload.run(partial(self._watch, perform), lane.lane).add_done_callback(
+            lambda future: self._guard(future, partial(self._end_syncing, lane, work))
         )
 
-    def _end_syncing(self, work: list[tuple[Member, Log, Offset]], _: None) -> None:
-        self._syncing = False
-        if self._to_sync:
-            self._start_syncing()
+    def _end_syncing(
+        self, lane: _SyncLane, work: list[tuple[Member, Log, Offset]], _: None
+    ) -> None:
+        lane.is_busy = False
+        lane.at_work = frozenset()
+        self._start_syncs()
         for member, log, end in work:
             log.synced(end)
             if member.log is log:
@@ -288,11 +320,12 @@ class Rounds:
     def fail(self, error: BaseException) -> None:
         """Stop for good, and end the process."""
         self._failed = True
-        self._writing = self._syncing = False
+        self._writing = self._urgent.is_busy = self._patient.is_busy = False
         self._idle.set()
         self._release_writers(self.write_rounds + 1)
         self._on_fatal(error)
 
     def _rest(self) -> None:
-        if not (self._writing or self._syncing or self._to_write or self._to_sync):
+        syncs = any(lane.is_busy or lane.waiting for lane in (self._urgent, self._patient))
+        if not (self._writing or syncs or self._to_write):
             self._idle.set()

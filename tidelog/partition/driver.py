@@ -245,6 +245,10 @@ class Partition:
             not self.records_behind or self.log.unsynced_bytes > _UNSYNCED_BEHIND_BYTES_MAX
         )
 
+    @property
+    def catches_up(self) -> bool:
+        return bool(self.records_behind)
+
     def _sync_rest(self) -> None:
         """Sync what was left unsynced, since somebody may wait for it now."""
         if self.is_held_when_synced and self.log.synced_end < self.log.written_end:

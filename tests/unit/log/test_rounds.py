@@ -25,8 +25,16 @@ ROOT = DIRECTORY.parent
 class Owner:
     """A member that notes what it is told."""
 
-    def __init__(self, rig: Rig, *, syncs: bool = True, awaits_written: bool = False) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        *,
+        syncs: bool = True,
+        awaits_written: bool = False,
+        catches_up: bool = False,
+    ) -> None:
         self.rig = rig
+        self.catches_up = catches_up
         self.log = rig.log
         self.syncs = syncs
         self.awaits_written = awaits_written
@@ -581,5 +589,49 @@ def test_deleting_a_directory_during_its_sync_is_no_failure():
         await bench.hands.work_off()
 
         assert bench.fatal == []
+
+    run(main)
+
+
+# Who catches up.
+
+
+def test_nobody_waits_behind_the_sync_of_a_log_that_catches_up():
+    async def main() -> None:
+        bench = Bench()
+        late, level = bench.owner("late-0", catches_up=True), bench.owner("level-0")
+        bench.append(late, size=100_000)
+        await bench.hands.work(Lane.WRITE)
+
+        bench.append(level)
+        await bench.hands.work(Lane.WRITE)
+
+        assert level.told == [("written", 1), ("synced", 1)]
+        assert late.told == [("written", 1)]
+        await bench.hands.work(Lane.SYNC_PATIENTLY)
+        assert late.told == [("written", 1), ("synced", 1)]
+
+    run(main)
+
+
+def test_a_log_is_synced_in_one_lane_at_a_time():
+    """Else a later sync of its new segment would count what the earlier one has not synced yet."""
+
+    async def main() -> None:
+        bench = Bench()
+        owner = bench.owner(catches_up=True)
+        bench.append(owner, size=100_000)
+        await bench.hands.work(Lane.WRITE)
+        owner.catches_up = False  # it is level now, while its sync is under way
+        bench.append(owner)
+        await bench.hands.work(Lane.WRITE)
+        bench.rounds.sync(owner)
+
+        assert owner.told == [("written", 1), ("written", 2)]
+        await bench.hands.work(Lane.SYNC_PATIENTLY)
+        await bench.hands.work(Lane.SYNC_PATIENTLY)
+
+        assert owner.told[2:] == [("synced", 1), ("synced", 2)]
+        assert owner.log.is_synced
 
     run(main)
