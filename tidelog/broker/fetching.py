@@ -5,7 +5,9 @@ Rule 1: one request at a time for all partitions that this node follows there. I
 Rule 2: what a log was asked to hold is appended as it came, or not at all; whatever goes wrong with
         one partition is tried again later and keeps no other waiting.
 Rule 3: what is held is told by notes, coalesced: one for all that a round of the disk has synced.
-Rule 4: little is read on once it is held, for a moment at least: so note and request leave together
+Rule 4: who has much that is not written yet reads on once it is: memory is bounded, and the writes
+        of others do not wait behind more than that.
+Rule 5: little is read on once it is held, for a moment at least: so note and request leave together
         and arrive together, and what comes meanwhile is read at once. Much is read on at once.
 """
 
@@ -48,6 +50,10 @@ _RETRY_SECONDS: Final = 0.03
 _REFUSED_SECONDS: Final = 1.0
 LITTLE_BYTES_MAX: Final = 64 * 1024
 """What takes longer to ask for and to tell of than to write."""
+UNWRITTEN_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one partition that is level: more than a disk writes while the next answer comes."""
+UNWRITTEN_BEHIND_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of one that catches up: nobody waits for it, and others' writes wait behind it."""
 HOLD_SECONDS_MAX: Final = 0.005
 """How long an answer that brought little keeps the next request."""
 
@@ -104,6 +110,7 @@ class Fetcher:
         if self._followed.get(cluster_id) is partition:
             del self._followed[cluster_id]
             partition.on_progress = partition.on_reopened = _ignore
+            partition.awaits_room = False
             self._to_list.pop(cluster_id, None)
             self._progress.pop(cluster_id, None)
             self._unheld.pop(cluster_id, None)
@@ -122,6 +129,7 @@ class Fetcher:
             follower.doubt()
             self._change(partition, follower, cluster_id, Cut(partition.log.damaged_at))
             return
+        partition.awaits_room = False
         self._to_list[cluster_id] = None
         self._wanted.set()
         self._hold_no_more()
@@ -281,11 +289,15 @@ class Fetcher:
                 self._troubles[cluster_id] = str(error)
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
-                self._to_list[cluster_id] = None
                 self._unheld[cluster_id] = partition
         partition.learn_watermark(part.watermark)
         if partition.records_behind:  # its disk takes its time, and nobody waits for it
             self._unheld.pop(cluster_id, None)
+        if part.size and cluster_id not in self._retries:
+            if _has_room(partition):
+                self._to_list[cluster_id] = None
+            else:
+                partition.awaits_room = True
         if part.start > partition.log.start:
             self._fetching.follow_start(partition, part.start)
 
@@ -326,6 +338,8 @@ class Fetcher:
 
     def _progressed(self, cluster_id: int, partition: Partition) -> None:
         self._progress[cluster_id] = partition
+        if partition.awaits_room and _has_room(partition):
+            self.list_again(cluster_id, partition)
         if self._all_held is not None:
             if partition.held_end >= partition.log.end:
                 self._unheld.pop(cluster_id, None)
@@ -473,6 +487,11 @@ class Fetching:
             _log.info("%s keeps what its leader has deleted: %s", partition.name, error)
         finally:
             del self._starts[partition]
+
+
+def _has_room(partition: Partition) -> bool:
+    bytes_max = UNWRITTEN_BEHIND_BYTES_MAX if partition.records_behind else UNWRITTEN_BYTES_MAX
+    return partition.log.unwritten_bytes <= bytes_max
 
 
 def _ignore(partition: Partition) -> None:

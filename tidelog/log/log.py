@@ -182,9 +182,10 @@ class Log:
     """
 
     __slots__ = (
-        "_budget", "_directory_unsynced", "_segment_written", "_steps", "_unwritten_bytes",
+        "_budget", "_directory_unsynced", "_segment_written", "_steps", "_untaken_bytes",
         "closed_at", "config", "damaged_at", "directory", "end", "epochs", "producers",
-        "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes", "written_end",
+        "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes", "unwritten_bytes",
+        "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -201,7 +202,9 @@ class Log:
         """Where the files that a clean stop leaves already say that the log ends."""
         self.tail = Tail(state.end)
         self.unsynced_bytes = 0
-        self._unwritten_bytes = 0
+        self._untaken_bytes = 0
+        self.unwritten_bytes = 0
+        """Of what was appended; it is held in memory."""
         self._directory_unsynced = False
         self.refusal: str | None = None
         self.damaged_at: Offset | None = None
@@ -272,7 +275,8 @@ class Log:
             self.producers.note(header, base_offset)
         self.end = next_offset
         self.unsynced_bytes += size
-        self._unwritten_bytes += size
+        self._untaken_bytes += size
+        self.unwritten_bytes += size
 
     def _must_roll(
         self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset
@@ -307,7 +311,7 @@ class Log:
         if not self._steps:
             return None
         steps, self._steps = self._steps, []
-        size, self._unwritten_bytes = self._unwritten_bytes, 0
+        size, self._untaken_bytes = self._untaken_bytes, 0
         return WriteJob(self, steps, self.segments[-1], self.written_end, size)
 
     def drop_writes(self) -> None:
@@ -317,6 +321,7 @@ class Log:
     def wrote(self, job: WriteJob, end: Offset) -> None:
         """The thread has performed a job; everything below `end` is in the files."""
         self.written_end = end
+        self.unwritten_bytes -= job.size
         self._segment_written = job.segment
         if end <= job.segment.base and job.segment.file is None:  # full before it could be made
             at = bisect_left(self.segments, end, key=lambda s: s.base) - 1

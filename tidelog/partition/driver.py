@@ -79,7 +79,7 @@ class Partition:
 
     __slots__ = (
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
-        "_rounds", "_spent_epoch", "_watchers", "config", "disk_full", "files", "follower",
+        "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files", "follower",
         "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged", "log", "me",
         "mending", "name", "on_progress", "on_reopened", "on_spent", "path", "topic_id",
     )  # fmt: skip
@@ -114,6 +114,8 @@ class Partition:
         self.follower: Follower | None = None
         self.has_lease: Callable[[], bool] = _always
         """Whether the controller still counts on this node, by this node's own clock."""
+        self.awaits_room = False
+        """Whether a follower reads on only once more is written: its disk is slow."""
         self.on_progress: Callable[[Partition], None] = _ignore
         """Called when this replica, as a follower, holds more that its leader should know of."""
         self.on_reopened: Callable[[Partition], None] = _ignore
@@ -489,7 +491,7 @@ class Partition:
                 self._settle(leader.holds(self.me, end))
         elif self.follower is not None:
             self.learn_watermark(self.follower.watermark)
-            if not self.is_held_when_synced:
+            if not self.is_held_when_synced or self.awaits_room:
                 self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:

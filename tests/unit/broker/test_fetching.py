@@ -7,7 +7,12 @@ import pytest
 
 from tests.simulation import virtual_time
 from tests.support.replicas import Replicas, batch_at
-from tidelog.broker.fetching import HOLD_SECONDS_MAX, Fetching
+from tidelog.broker.fetching import (
+    HOLD_SECONDS_MAX,
+    UNWRITTEN_BEHIND_BYTES_MAX,
+    UNWRITTEN_BYTES_MAX,
+    Fetching,
+)
 from tidelog.cluster.messages import (
     AnswerNow,
     FetchReplicas,
@@ -226,6 +231,36 @@ def test_a_slow_disk_keeps_a_request_for_a_moment_only():
 
         took = stage.replicas.host.clock.monotonic() - began_at
         assert HOLD_SECONDS_MAX <= took < 2 * HOLD_SECONDS_MAX
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize("is_level", [False, True])
+def test_who_has_much_that_is_not_written_reads_on_once_it_is(is_level):
+    """Else a slow disk would fill memory, and keep the writes of others waiting."""
+
+    async def story(stage):
+        await stage.begin()
+        rounds, held = stage.replicas.rounds, []
+        mark, rounds.mark = rounds.mark, held.append  # the disk is slow
+        room = UNWRITTEN_BYTES_MAX if is_level else UNWRITTEN_BEHIND_BYTES_MAX
+        end = 0
+        while (await stage.positions() or end == 0) and end * 900_000 < 2 * room:
+            assert stage.partition.log.unwritten_bytes <= room
+            batch = batch_at(end, EPOCH, size=900_000)
+            end += 1
+            part = ReplicaPart(0, 0, 0 if is_level else 1000, 0, len(batch))
+            await stage.hub.answer(part, data=batch)
+        assert stage.partition.log.unwritten_bytes > room
+        assert await stage.positions() == []
+
+        mark(held[0])
+        await rounds.drained()
+        assert any(isinstance(note, AnswerNow) for note in stage.hub.notes)
+        await stage.hub.answer()
+
+        assert (await stage.positions())[0][2] == end
+        assert stage.partition.log.unwritten_bytes == 0
 
     on_stage(story)
 
