@@ -79,9 +79,10 @@ class Partition:
 
     __slots__ = (
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
-        "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files", "follower",
-        "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged", "log", "me",
-        "mending", "name", "on_progress", "on_reopened", "on_spent", "path", "topic_id",
+        "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
+        "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
+        "log", "me", "mending", "name", "on_progress", "on_reopened", "on_spent", "path",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
