@@ -241,7 +241,8 @@ def test_who_has_much_that_is_not_written_reads_on_once_it_is(is_level):
 
     async def story(stage):
         await stage.begin()
-        rounds, held = stage.replicas.rounds, []
+        rounds = stage.replicas.rounds
+        held: list[Any] = []
         mark, rounds.mark = rounds.mark, held.append  # the disk is slow
         room = UNWRITTEN_BYTES_MAX if is_level else UNWRITTEN_BEHIND_BYTES_MAX
         end = 0
