@@ -16,8 +16,9 @@ from tests.simulation.test_planted_replication import (
 )
 from tests.simulation.test_planted_rot import _commit, _coordinator, _group_elsewhere
 from tidelog.errors import TidelogError
-from tidelog.groups.events import Commit, Moment
+from tidelog.groups.events import Commit
 from tidelog.groups.group import Group
+from tidelog.shards.effects import Moment
 from tidelog.simulation import history
 from tidelog.simulation.groups import OneTryAdmin
 from tidelog.simulation.history import History

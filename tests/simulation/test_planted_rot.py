@@ -12,13 +12,14 @@ from tidelog.broker.coordinator import ShardDriver
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
 from tidelog.errors import TidelogError
-from tidelog.groups.shard import Shard, partition_for
+from tidelog.groups.shard import Shard
 from tidelog.host import Bytes, Disk
 from tidelog.log.directory import DataDirectory
 from tidelog.log.log import ColdRead, LogState
 from tidelog.log.recovery import open_log
 from tidelog.model import OFFSETS_TOPIC, TopicPartition
 from tidelog.records import decode_batch
+from tidelog.shards.effects import partition_for
 from tidelog.simulation import history
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.history import History

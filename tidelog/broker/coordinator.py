@@ -28,14 +28,15 @@ from tidelog.errors import (
     StorageError,
     TopicAlreadyExists,
 )
-from tidelog.groups.events import Answer, Append, Moment, Result, ShardEffect
+from tidelog.groups.events import Result, ShardEffect
 from tidelog.groups.limits import Limits
-from tidelog.groups.shard import Shard, partition_for
+from tidelog.groups.shard import Shard
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
 from tidelog.model import OFFSETS_TOPIC, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import decode_batch, encode_batch, iterate_batches
+from tidelog.shards.effects import Answer, Append, Moment, partition_for
 
 _log = logging.getLogger(__name__)
 

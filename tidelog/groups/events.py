@@ -13,21 +13,13 @@ from tidelog.errors import BrokerError
 from tidelog.groups.members import Member
 from tidelog.groups.records import GroupRecord
 from tidelog.model import NO_EPOCH, Epoch, Offset, TopicPartition
-from tidelog.records import Record
+from tidelog.shards.effects import Answer, Append, Token
 
-Token: TypeAlias = object
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols, the one it likes best first, each with what its leader must know."""
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
-
-
-class Moment(NamedTuple):
-    """One look at both clocks. Timeouts go by `now`; what is written down goes by `wall_ms`."""
-
-    now: float
-    wall_ms: int
 
 
 # Requests.
@@ -173,14 +165,6 @@ Result: TypeAlias = Joined | Synced | Left | OffsetsDone | BrokerError | None
 # Effects.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Tell whoever waits behind `to`."""
-
-    to: Token
-    result: Result
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NewAssignment:
     """The leader has shared out the work of a generation."""
@@ -221,14 +205,6 @@ class Store:
 
 Effect: TypeAlias = Answer | Store
 """What a group wants done, in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Append the records as one batch; `stored(write)` or `store_failed(write)` comes back."""
-
-    write: int
-    records: tuple[Record, ...]
 
 
 ShardEffect: TypeAlias = Answer | Append

@@ -69,7 +69,6 @@ from tidelog.groups.events import (
     Leave,
     Leaver,
     Left,
-    Moment,
     NewAssignment,
     Replacement,
     Store,
@@ -81,6 +80,7 @@ from tidelog.groups.rebalance import Rebalancing
 from tidelog.groups.records import GroupRecord, fits
 from tidelog.groups.state import State, Timer
 from tidelog.groups.subscription import CONSUMER, subscribed_topics
+from tidelog.shards.effects import Moment
 
 
 class Group(Rebalancing):

@@ -14,11 +14,12 @@ from tidelog.errors import (
     OffsetMetadataTooLarge,
     UnstableOffsetCommit,
 )
-from tidelog.groups.events import Commit, Moment
+from tidelog.groups.events import Commit
 from tidelog.groups.limits import Limits
 from tidelog.groups.records import CommittedOffset, fits
 from tidelog.groups.state import GroupState
 from tidelog.model import TopicPartition
+from tidelog.shards.effects import Moment
 
 
 class Offsets:

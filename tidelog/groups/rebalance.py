@@ -20,23 +20,21 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.groups.events import (
-    Answer,
     Change,
     Effect,
     Emptied,
     Joined,
-    Moment,
     NewAssignment,
     Replacement,
     Result,
     Store,
-    Token,
 )
 from tidelog.groups.limits import Limits
 from tidelog.groups.members import Member
 from tidelog.groups.records import GroupRecord
 from tidelog.groups.state import NEXT_STATES, GroupState, State, Timer
 from tidelog.model import NO_TIMESTAMP
+from tidelog.shards.effects import Answer, Moment, Token
 
 
 class Rebalancing(GroupState):

@@ -24,9 +24,8 @@ before the success of any later write. Where an outcome is unknown, the shard is
 read anew.
 """
 
-import struct
 from collections.abc import Collection, Iterable
-from typing import Final, assert_never
+from typing import assert_never
 
 from tidelog.errors import (
     BrokerError,
@@ -37,10 +36,8 @@ from tidelog.errors import (
     NotCoordinator,
     UnknownMemberId,
 )
-from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import (
     NO_MEMBER_ID,
-    Answer,
     Commit,
     Effect,
     GroupView,
@@ -48,12 +45,10 @@ from tidelog.groups.events import (
     Join,
     Leave,
     Left,
-    Moment,
     OffsetsDone,
     ShardEffect,
     Store,
     Sync,
-    Token,
 )
 from tidelog.groups.group import Group
 from tidelog.groups.limits import Limits
@@ -70,21 +65,8 @@ from tidelog.groups.state import State
 from tidelog.groups.writes import Entry, Waiter, Write, Writes
 from tidelog.model import NO_TIMESTAMP, TopicPartition
 from tidelog.records import Record
-
-_UTF16_UNIT: Final = struct.Struct(">H")
-
-
-def partition_for(group_id: str, count: int) -> int:
-    """The partition of `__consumer_offsets` that holds the group, as every Kafka client agrees.
-
-    Java's `String.hashCode`: 31 * hash + unit over the UTF-16 units, in 32 bits; its least value
-    has no positive counterpart and counts as 0.
-    """
-    value = 0
-    for (unit,) in _UTF16_UNIT.iter_unpack(group_id.encode("utf-16-be", "surrogatepass")):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    signed = value - 2**32 if value >= 2**31 else value
-    return (0 if signed == -(2**31) else abs(signed)) % count
+from tidelog.shards.deadlines import Deadlines
+from tidelog.shards.effects import Answer, Moment, Token
 
 
 class Shard:

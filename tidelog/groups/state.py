@@ -12,7 +12,6 @@ from tidelog.errors import (
     NonEmptyGroup,
     UnknownMemberId,
 )
-from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import (
     GroupView,
     Joined,
@@ -26,6 +25,7 @@ from tidelog.groups.members import Member, Roster
 from tidelog.groups.records import CommittedOffset, GroupRecord
 from tidelog.groups.subscription import CONSUMER, subscribed_topics
 from tidelog.model import NO_TIMESTAMP
+from tidelog.shards.deadlines import Deadlines
 
 
 class State(Enum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import BrokerError, InvalidCommitOffsetSize, MessageTooLarge
-from tidelog.groups.events import Answer, Append, Change, Moment, Result, Token
+from tidelog.groups.events import Change, Result
 from tidelog.groups.group import Group
 from tidelog.groups.offsets import Offsets
 from tidelog.groups.rebalance import as_coordinator
@@ -22,6 +22,7 @@ from tidelog.groups.records import (
     encode,
 )
 from tidelog.model import TopicPartition
+from tidelog.shards.effects import Answer, Append, Moment, Token
 
 TOMBSTONES_BYTES_MAX: Final = 256 * 1024
 """Deletions are cut into writes of about this size, whatever the log takes at once."""

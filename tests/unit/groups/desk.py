@@ -10,8 +10,6 @@ from typing import Any
 
 from tidelog.errors import BrokerError
 from tidelog.groups.events import (
-    Answer,
-    Append,
     Change,
     Commit,
     Effect,
@@ -21,7 +19,6 @@ from tidelog.groups.events import (
     Leave,
     Leaver,
     Left,
-    Moment,
     OffsetToCommit,
     ShardEffect,
     Store,
@@ -33,6 +30,7 @@ from tidelog.groups.limits import Limits
 from tidelog.groups.shard import Shard
 from tidelog.model import TopicPartition
 from tidelog.records import Record
+from tidelog.shards.effects import Answer, Append, Moment
 
 WAITS = "waits"
 """The answer of a request that has none yet."""

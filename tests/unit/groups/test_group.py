@@ -16,11 +16,12 @@ from tidelog.errors import (
     StorageError,
     UnknownMemberId,
 )
-from tidelog.groups.events import Answer, Leaver, NewAssignment
+from tidelog.groups.events import Leaver, NewAssignment
 from tidelog.groups.group import Group
 from tidelog.groups.limits import Limits
 from tidelog.groups.records import GroupRecord
 from tidelog.groups.state import State
+from tidelog.shards.effects import Answer
 
 OTHER = (("range", subscription("orders", "payments")),)
 BOTH = (("sticky", b"s"), ("range", b"r"))

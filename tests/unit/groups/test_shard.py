@@ -20,7 +20,6 @@ from tidelog.errors import (
     UnstableOffsetCommit,
 )
 from tidelog.groups.events import (
-    Answer,
     Commit,
     Heartbeat,
     Joined,
@@ -34,8 +33,9 @@ from tidelog.groups.events import (
 )
 from tidelog.groups.limits import Limits
 from tidelog.groups.records import GroupWritten, OffsetWritten, decode
-from tidelog.groups.shard import Shard, partition_for
+from tidelog.groups.shard import Shard
 from tidelog.model import TopicPartition
+from tidelog.shards.effects import Answer, partition_for
 
 ORDERS = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)

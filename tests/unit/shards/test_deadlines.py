@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from tidelog.groups.deadlines import Deadlines
+from tidelog.shards.deadlines import Deadlines
 
 
 def test_keys_come_up_in_the_order_of_their_deadlines_and_once():
