@@ -303,10 +303,41 @@ class InvalidProducerEpoch(BrokerError):
         super().__init__(f"producer {producer_id} has epoch {epoch}; the current one is {current}")
 
 
+class InvalidTransactionState(BrokerError):
+    """The transaction is in no state in which this can be asked of it."""
+
+    code = 48
+
+
+class InvalidProducerIdMapping(BrokerError):
+    """The transactional id belongs to another producer id, or to none; initialise it again."""
+
+    code = 49
+
+
 class InvalidTransactionTimeout(BrokerError):
     """The transaction's timeout is outside of what the cluster allows."""
 
     code = 50
+
+
+class ConcurrentTransactions(BrokerError):
+    """The transaction before is still being completed; try again in a moment."""
+
+    code = 51
+    retriable = True
+
+
+class TransactionCoordinatorFenced(BrokerError):
+    """Another node coordinates the transaction by now."""
+
+    code = 52
+
+
+class OperationNotAttempted(BrokerError):
+    """Nothing was done, because another part of the request was refused."""
+
+    code = 55
 
 
 class StorageError(BrokerError):
@@ -468,6 +499,12 @@ class InvalidRecord(BrokerError):
         self.records = records
 
 
+class ProducerFenced(BrokerError):
+    """A newer producer with the same transactional id has taken over; stop this one."""
+
+    code = 90
+
+
 class UnstableOffsetCommit(BrokerError):
     """A commit of this offset is under way and may yet change it; retry."""
 
@@ -519,7 +556,19 @@ class FetchSessionTopicIdError(BrokerError):
     retriable = True
 
 
+class TransactionalIdNotFound(BrokerError):
+    """There is no such transactional id, or it has expired."""
+
+    code = 105
+
+
 class IneligibleReplica(BrokerError):
     """A replica cannot join the in-sync set now: it is fenced, leaving, or in another life."""
 
     code = 107
+
+
+class TransactionAbortable(BrokerError):
+    """The transaction cannot go on, and must be aborted; the producer may begin another."""
+
+    code = 120

@@ -29,7 +29,9 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
-INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+
+INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 @dataclass(frozen=True, slots=True, order=True)

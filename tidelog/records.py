@@ -15,6 +15,8 @@ Rule 3: every length read from outside is compared with the bytes that are left 
 # records := record{count}, compressed as a whole when attributes says so
 # record  := length: varint, attributes: int8, timestamp_delta: varlong, offset_delta: varint,
 #            key: bytes?, value: bytes?, headers: varint count, (key: bytes, value: bytes?)*
+# marker  := a control batch of one record, whose key is version: int16 = 0, kind: int16 (0 aborts,
+#            1 commits) and whose value is version: int16 = 0, coordinator_epoch: int32
 # bytes?  := length: varint (-1 is null), that many bytes              (varints are zigzag)
 
 import struct
@@ -32,7 +34,15 @@ from tidelog.errors import (
     UnsupportedCompression,
     UnsupportedForMessageFormat,
 )
-from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, Offset
+from tidelog.model import (
+    NO_EPOCH,
+    NO_PRODUCER,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Epoch,
+    Offset,
+    ProducerId,
+)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -58,6 +68,8 @@ DELETE_HORIZON: Final = 0x40
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
+_MARKER_KEY: Final = struct.Struct(">hh")
+_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class Codec(IntEnum):
@@ -231,6 +243,39 @@ def encode_batch(
     batch += payload
     _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
+
+
+class Marker(NamedTuple):
+    """The end of a transaction in one partition."""
+
+    commits: bool
+    coordinator_epoch: Epoch
+
+
+def encode_marker(
+    marker: Marker, *, producer_id: ProducerId, producer_epoch: int, now_ms: int
+) -> bytearray:
+    """The control batch that ends a producer's transaction."""
+    record = Record(
+        key=_MARKER_KEY.pack(0, int(marker.commits)),
+        value=_MARKER_VALUE.pack(0, marker.coordinator_epoch), timestamp_ms=now_ms,
+    )  # fmt: skip
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL | CONTROL,
+    )  # fmt: skip
+
+
+def read_marker(batch: Buffer) -> Marker | None:
+    """What a control batch says of its producer's transaction; None if it says another thing."""
+    record = decode_batch(batch)[0]
+    key, value = record.key or b"", record.value or b""
+    if len(key) < _MARKER_KEY.size or len(value) < _MARKER_VALUE.size:
+        raise CorruptMessage("a control record is cut off")
+    kind = _MARKER_KEY.unpack_from(key)[1]
+    if kind not in (0, 1):
+        return None
+    return Marker(commits=kind == 1, coordinator_epoch=_MARKER_VALUE.unpack_from(value)[1])
 
 
 def decode_batch(batch: Buffer, *, size_max: int = 256 * 1024 * 1024) -> list[Record]:

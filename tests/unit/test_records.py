@@ -15,11 +15,13 @@ from tidelog.errors import (
 )
 from tidelog.model import NO_PRODUCER
 from tidelog.records import (
+    CONTROL,
     CRC_AT,
     CRC_FROM,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     Codec,
+    Marker,
     Record,
     batch_size_at,
     check_batch,
@@ -28,9 +30,11 @@ from tidelog.records import (
     decode_batch,
     decompress,
     encode_batch,
+    encode_marker,
     iterate_batches,
     iterate_times,
     read_header,
+    read_marker,
     stamp,
     stamp_append_time,
 )
@@ -411,3 +415,25 @@ def test_the_checksum_is_castagnoli_over_all_after_itself():
 
     assert read_header(batch).crc == crc32c(bytes(batch[21:]))
     assert crc_matches(batch, read_header(batch))
+
+
+# Markers.
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_marker_says_how_a_producers_transaction_ended(commits):
+    marker = Marker(commits=commits, coordinator_epoch=7)
+
+    batch = encode_marker(marker, producer_id=4000, producer_epoch=3, now_ms=1000)
+
+    header = read_header(batch)
+    assert read_marker(batch) == marker
+    assert header.is_control
+    assert header.is_transactional
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4000, 3, -1)
+
+
+def test_a_control_batch_of_another_kind_is_no_marker():
+    record = Record(key=b"\0\0\0\2", value=bytes(10))
+
+    assert read_marker(encode_batch([record], attributes=CONTROL)) is None
