@@ -236,6 +236,32 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class _Closer:
+    """Closes files that were deleted, in a thread.
+
+    Their last descriptor is what keeps their bytes: the disk frees these when it is closed, which
+    takes half a second for a gigabyte. Files close when nobody refers to them any more, and that
+    may be found out anywhere: on the event loop, too.
+    """
+
+    def __init__(self) -> None:
+        self._fds: SimpleQueue[int] = SimpleQueue()  # may be put to wherever garbage is collected
+        self._is_running = False
+
+    def close(self, fd: int) -> None:
+        self._fds.put(fd)
+        if not self._is_running:
+            self._is_running = True
+            threading.Thread(target=self._run, daemon=True, name="close").start()
+
+    def _run(self) -> None:
+        while True:
+            os.close(self._fds.get())
+
+
+_closer = _Closer()
+
+
 class SystemFile:
     """A file descriptor that closes with its last reference.
 
@@ -299,8 +325,12 @@ class SystemFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd < 0:
+            return
+        if os.fstat(fd).st_nlink:
             os.close(fd)
+        else:
+            _closer.close(fd)
 
     def __del__(self) -> None:
         self.close()
