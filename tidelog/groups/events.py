@@ -13,7 +13,7 @@ from tidelog.errors import BrokerError
 from tidelog.groups.members import Member
 from tidelog.groups.records import GroupRecord
 from tidelog.model import NO_EPOCH, Epoch, Offset, TopicPartition
-from tidelog.shards.effects import Answer, Append, Token
+from tidelog.shards.effects import Answer, Append, Token, Writer
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols, the one it likes best first, each with what its leader must know."""
@@ -109,6 +109,28 @@ class Commit:
     """Only in versions 2 to 4: keep the offsets for this long, whatever becomes of the group."""
     knows_group_not_found: bool = False
     """From version 9: that error is understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalCommit:
+    """A producer notes how far its transaction has read; it counts if the transaction commits.
+
+    Who names a generation, a member or an instance must be that member (KIP-447). Producers that
+    know of none, as all did before version 3, may commit at any time.
+    """
+
+    reply: Token
+    writer: Writer
+    member_id: str = NO_MEMBER_ID
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+
+    @property
+    def names_member(self) -> bool:
+        """Whether it says on whose behalf it comes."""
+        names_nobody = self.member_id == NO_MEMBER_ID and self.instance_id is None
+        return self.generation >= 0 or not names_nobody
 
 
 # Answers.

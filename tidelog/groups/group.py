@@ -40,6 +40,9 @@ Rule 4: every member, and everyone who was promised an id, has a deadline; who m
                 member       in progress
     commit      if of no     by members of the   rebalance           by members          (1)
                 generation   last generation     in progress
+    commit in   if of no     by members of the   by members, or      by members, or      (1)
+    a trans-    generation   last generation,    who names none      who names none
+    action                   or who names none
     leave       unknown      removed             removed             removed             (1)
                 member
     (1) coordinator not available
@@ -73,6 +76,7 @@ from tidelog.groups.events import (
     Replacement,
     Store,
     Sync,
+    TransactionalCommit,
 )
 from tidelog.groups.limits import Limits
 from tidelog.groups.members import Member, size_of
@@ -353,6 +357,20 @@ class Group(Rebalancing):
             # It is a member of this generation but does not know its partitions yet.
             raise RebalanceInProgress("the assignment is not known yet")
         self._expect(member, at)
+
+    def check_transactional_commit(self, event: TransactionalCommit) -> None:
+        """Let offsets become part of a transaction, or raise. It is no sign of life: the producer
+        asks, not the member.
+
+        Unlike other commits it may come between a join and its assignment: whether the group
+        still stands as it was is judged by the generation alone (KIP-447).
+        """
+        self._check_alive()
+        if event.generation < 0 and self.state is State.EMPTY:
+            return
+        if event.names_member:
+            self._member(event.member_id, event.instance_id)
+            self._check_generation(event.generation)
 
 
 def _checked(event: Join, limits: Limits) -> Join:

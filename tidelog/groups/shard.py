@@ -6,13 +6,17 @@ Rule 3: effects are performed in order: a write that was asked for first is appe
 
     event                        what happens
     ---------------------------  ----------------------------------------------------------------
-    replay(record)               one record of the log, in its order, before anything is served
+    replay(record, producer_id)  one record of the log, in its order, before anything is served
+    replay_marker(producer_id)   likewise one marker
     loaded(at)                   the log is folded; sessions begin to run
     join, sync, heartbeat,       one request for one group; answered by an `Answer`, now or later
       leave, commit,
+      commit_in_transaction,
       delete_offsets, delete_group
+    appended(write, offset)      where in the log this write stands; it may yet fail
     stored(write)                the log has committed this write, so all earlier ones too
     store_failed(write, error)   this write is not in the log and never will be
+    completed(producer_id)       the log has committed a marker, so all that stands before it too
     tick(at)                     deadlines of the groups
     expire(at)                   offsets that are too old, and groups that hold nothing more
     topics_deleted(names)        their offsets go
@@ -20,8 +24,11 @@ Rule 3: effects are performed in order: a write that was asked for first is appe
 
 Outcomes may be reported in any order, since the log commits in order: a write that is stored
 settles those before it, and their own reports change nothing. Only a failure must be reported
-before the success of any later write. Where an outcome is unknown, the shard is to be unloaded and
-read anew.
+before the success of any later write, and a marker before the success of any later write of its
+producer. Where an outcome is unknown, the shard is to be unloaded and read anew.
+
+A marker may come at any time, also while the log is read: then it is kept in mind, and told to the
+groups once they are there. One that was read as well finds nothing left to decide.
 """
 
 from collections.abc import Collection, Iterable
@@ -49,6 +56,7 @@ from tidelog.groups.events import (
     ShardEffect,
     Store,
     Sync,
+    TransactionalCommit,
 )
 from tidelog.groups.group import Group
 from tidelog.groups.limits import Limits
@@ -62,19 +70,26 @@ from tidelog.groups.records import (
     fits,
 )
 from tidelog.groups.state import State
+from tidelog.groups.transactions import Completion, Transactions
 from tidelog.groups.writes import Entry, Waiter, Write, Writes
-from tidelog.model import NO_TIMESTAMP, TopicPartition
+from tidelog.model import (
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
 from tidelog.records import Record
 from tidelog.shards.deadlines import Deadlines
-from tidelog.shards.effects import Answer, Moment, Token
+from tidelog.shards.effects import Answer, Moment, Token, Writer
 
 
 class Shard:
     """The groups that one partition of `__consumer_offsets` keeps.
 
     Invariants:
-      1. Offsets equal the fold over the stored records; groups run ahead of it, as `GroupState`
-         says.
+      1. Offsets equal the fold over the stored records and markers; groups run ahead of it, as
+         `GroupState` says.
       2. Writes are numbered in the order in which their effects are returned, and settled in it.
       3. A group of which there is nothing to know (no member, promise, offset, record or write)
          does not exist.
@@ -89,20 +104,29 @@ class Shard:
         self._entries: dict[str, Entry] = {}
         self._writes = Writes()
         self._deadlines: Deadlines[str] = Deadlines()
+        self._transactions = Transactions(self._entries)
+        self._early: list[Completion] = []
+        """Markers that came while the log was read."""
 
     def __repr__(self) -> str:
         return f"<Shard groups={len(self._entries)} writes={len(self._writes)}>"
 
     # Loading.
 
-    def replay(self, record: Record) -> None:
-        """Take one record of the log; CorruptMessage if it makes no sense."""
+    def replay(self, record: Record, producer_id: ProducerId = NO_PRODUCER) -> None:
+        """Take one record of the log; CorruptMessage if it makes no sense.
+
+        `producer_id` is of the transaction in which it was written, if it was in one.
+        """
         assert not self.is_loaded, "a live shard writes the log itself"
         written = decode(record)
         match written:
+            case OffsetWritten(value=CommittedOffset() as value) if producer_id != NO_PRODUCER:
+                entry = self._entry(written.group_id)
+                self._transactions.hold(entry, producer_id, written.place, value, record.offset)
             case OffsetWritten():
                 entry = self._entry(written.group_id)
-                entry.offsets.apply(written.place, written.value)
+                entry.offsets.apply(written.place, written.value, record.offset)
                 self._drop_if_nothing(entry)
             case GroupWritten(group_id=group_id, value=GroupRecord() as value):
                 entry = self._entry(group_id)
@@ -115,14 +139,23 @@ class Shard:
             case _:
                 assert_never(written)
 
+    def replay_marker(self, producer_id: ProducerId, commits: bool) -> None:
+        """Take one marker of the log: the transaction of that producer ends here."""
+        assert not self.is_loaded, "a live shard hears of markers as they are committed"
+        for entry in self._transactions.complete(producer_id, commits=commits):
+            self._drop_if_nothing(entry)
+
     def loaded(self, at: Moment) -> list[ShardEffect]:
-        """The whole log has been replayed."""
+        """The whole log has been replayed. What is undecided at its end stays so."""
         assert not self.is_loaded
         self.is_loaded = True
         self._refusal = None
         effects: list[ShardEffect] = []
         for entry in list(self._entries.values()):
             effects += self._perform(entry, entry.group.start(at), at)
+        early, self._early = self._early, []
+        for producer_id, commits, offset in early:
+            effects += self.completed(producer_id, commits, at, offset)
         return effects
 
     def unload(self, error: BrokerError | None = None) -> list[ShardEffect]:
@@ -135,6 +168,8 @@ class Shard:
                 effects.append(effect)
         effects += self._writes.give_up(self._refusal)
         self._entries.clear()
+        self._transactions.clear()
+        self._early.clear()
         self._deadlines = Deadlines()
         return effects
 
@@ -193,21 +228,45 @@ class Shard:
             entry.group.check_commit(event, at)
         except BrokerError as error:
             return [Answer(to=event.reply, result=error)]
+        return self._commit(entry, event, at)
+
+    def commit_in_transaction(
+        self, group_id: str, event: TransactionalCommit, at: Moment
+    ) -> list[ShardEffect]:
+        """Note how far a transaction has read; answered when the log holds it, decided later."""
+        try:
+            self._check_serving()
+            _check_group_id(group_id)
+            entry = self._entry_for_commit(group_id, event, at)
+            entry.group.check_transactional_commit(event)
+        except BrokerError as error:
+            return [Answer(to=event.reply, result=error)]
+        return self._commit(entry, event, at, writer=event.writer)
+
+    def _commit(
+        self,
+        entry: Entry,
+        event: Commit | TransactionalCommit,
+        at: Moment,
+        writer: Writer | None = None,
+    ) -> list[ShardEffect]:
         accepted, refused = check_commit(event, at, self._limits)
         done = OffsetsDone(refused=refused)
         if not accepted:
             return [Answer(to=event.reply, result=done), *self._perform(entry, [], at)]
         waiter = Waiter(reply=event.reply, result=done)
-        append = self._writes.append(entry, at, offsets=accepted, waiter=waiter)
+        append = self._writes.append(entry, at, offsets=accepted, waiter=waiter, writer=writer)
         return [append, *self._perform(entry, [], at)]
 
-    def _entry_for_commit(self, group_id: str, event: Commit, at: Moment) -> Entry:
+    def _entry_for_commit(
+        self, group_id: str, event: Commit | TransactionalCommit, at: Moment
+    ) -> Entry:
         entry = self._entries.get(group_id)
         if entry is not None:
             return entry
         if event.generation < 0:
             return self._entry(group_id, since_ms=at.wall_ms)
-        if event.knows_group_not_found:
+        if isinstance(event, Commit) and event.knows_group_not_found:
             raise GroupIdNotFound(group_id)
         raise IllegalGeneration(generation=event.generation, current=None)
 
@@ -266,7 +325,7 @@ class Shard:
         if entry.group.state is State.DEAD:
             return []
         expired = entry.offsets.expired(entry.group, at, self._limits.offsets_retention_ms)
-        are_all = len(expired) == len(entry.offsets.committed)
+        are_all = len(expired) == len(entry.offsets.committed) and not entry.offsets.pending
         if are_all and entry.group.is_vacant and not entry.writes:
             entry.group.die()
             return [*self._writes.delete(entry, expired, at, removes_group=True)]
@@ -302,6 +361,10 @@ class Shard:
 
     # The log reports back.
 
+    def appended(self, write: int, offset: Offset) -> None:
+        """The first record of `write` stands at `offset` of the log."""
+        self._writes.note(write, offset)
+
     def stored(self, write: int, at: Moment) -> list[ShardEffect]:
         """The log has committed `write`, and so everything before it."""
         effects: list[ShardEffect] = []
@@ -314,6 +377,21 @@ class Shard:
         failed = self._writes.take_failed(write)
         return [] if failed is None else self._settle(failed, error, at)
 
+    def completed(
+        self, producer_id: ProducerId, commits: bool, at: Moment, offset: Offset
+    ) -> list[ShardEffect]:
+        """The log has committed a marker at `offset`: what the producer's transaction has written
+        here counts now, or never will."""
+        if not self.is_loaded:
+            self._early.append(Completion(producer_id, commits, offset))
+            return []
+        effects: list[ShardEffect] = []
+        for settled in self._writes.take_before(offset):
+            effects += self._settle(settled, None, at)
+        for entry in self._transactions.complete(producer_id, commits=commits, before=offset):
+            effects += self._perform(entry, [], at)
+        return effects
+
     def _settle(self, write: Write, error: BrokerError | None, at: Moment) -> list[ShardEffect]:
         entry, change = write.entry, write.change
         effects: list[Effect] = []
@@ -323,8 +401,7 @@ class Shard:
             elif write.removes_group:
                 entry.group.revive()
         else:
-            for place, value in write.offsets.items():
-                entry.offsets.apply(place, value)
+            self._transactions.apply(write)
             if change is not None:
                 entry.has_record = True
                 effects = entry.group.stored(change, at)
@@ -411,6 +488,7 @@ class Shard:
     def assert_invariants(self) -> None:
         """Check everything at length; for tests and simulations."""
         self._writes.assert_invariants(self._entries.values())
+        self._transactions.assert_invariants()
         for group_id, entry in self._entries.items():
             assert entry.group.id == group_id
             assert not entry.holds_nothing

@@ -21,8 +21,8 @@ from tidelog.groups.records import (
     Written,
     encode,
 )
-from tidelog.model import TopicPartition
-from tidelog.shards.effects import Answer, Append, Moment, Token
+from tidelog.model import NO_OFFSET, Offset, TopicPartition
+from tidelog.shards.effects import Answer, Append, Moment, Token, Writer
 
 TOMBSTONES_BYTES_MAX: Final = 256 * 1024
 """Deletions are cut into writes of about this size, whatever the log takes at once."""
@@ -66,7 +66,7 @@ class Waiter:
         return [] if self.writes else [Answer(to=self.reply, result=self.result)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Write:
     """Records on their way to the log, and what becomes true with them."""
 
@@ -76,6 +76,10 @@ class Write:
     change: Change | None
     removes_group: bool
     waiter: Waiter | None
+    writer: Writer | None
+    """In whose transaction it is written."""
+    base_offset: Offset = NO_OFFSET
+    """Where it stands in the log, once it is known."""
 
     def records(self) -> Iterator[Written]:
         """What it says to the log."""
@@ -113,11 +117,12 @@ class Writes:
         change: Change | None = None,
         removes_group: bool = False,
         waiter: Waiter | None = None,
+        writer: Writer | None = None,
     ) -> Append:
         """One more write; the effect that sends it on its way."""
         write = Write(
             number=self._next, entry=entry, offsets=offsets, change=change,
-            removes_group=removes_group, waiter=waiter,
+            removes_group=removes_group, waiter=waiter, writer=writer,
         )  # fmt: skip
         self._next += 1
         self._writes.append(write)
@@ -126,7 +131,7 @@ class Writes:
         if waiter is not None:
             waiter.writes += 1
         records = tuple([encode(written, at.wall_ms) for written in write.records()])
-        return Append(write=write.number, records=records)
+        return Append(write=write.number, records=records, writer=writer)
 
     def delete(
         self,
@@ -151,6 +156,18 @@ class Writes:
             entry, at, offsets=cuts[-1], removes_group=removes_group, waiter=waiter
         )  # fmt: skip
         return [*appends, last]
+
+    def note(self, number: int, base_offset: Offset) -> None:
+        """The log has given `number` its place, and will commit it unless it fails."""
+        for write in reversed(self._writes):  # it was among the last to be appended
+            if write.number == number:
+                write.base_offset = base_offset
+                return
+
+    def take_before(self, offset: Offset) -> Iterator[Write]:
+        """All that stand before `offset`, in the order of the log."""
+        while self._writes and NO_OFFSET < self._writes[0].base_offset < offset:
+            yield self._taken(self._writes.popleft())
 
     def take_stored(self, number: int) -> Iterator[Write]:
         """`number` and all before it, in the order of the log."""
@@ -182,6 +199,8 @@ class Writes:
         """Check everything at length; for tests and simulations."""
         numbers = [write.number for write in self._writes]
         assert numbers == sorted(set(numbers))
+        placed = [w.base_offset for w in self._writes if w.base_offset != NO_OFFSET]
+        assert placed == sorted(set(placed))
         known = list(entries)
         assert all(any(write.entry is entry for entry in known) for write in self._writes)
         for entry in known:

@@ -5,6 +5,7 @@ to the same request. After every event all invariants are checked.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -24,13 +25,14 @@ from tidelog.groups.events import (
     Store,
     Sync,
     Synced,
+    TransactionalCommit,
 )
 from tidelog.groups.group import Group
 from tidelog.groups.limits import Limits
 from tidelog.groups.shard import Shard
-from tidelog.model import TopicPartition
+from tidelog.model import NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.records import Record
-from tidelog.shards.effects import Answer, Append, Moment
+from tidelog.shards.effects import Answer, Append, Moment, Writer
 
 WAITS = "waits"
 """The answer of a request that has none yet."""
@@ -44,6 +46,15 @@ def subscription(*topics: str) -> bytes:
 
 
 RANGE = (("range", subscription("orders")),)
+
+
+def _to_commit(
+    offsets: Mapping[TopicPartition, OffsetToCommit | int],
+) -> dict[TopicPartition, OffsetToCommit]:
+    return {
+        place: OffsetToCommit(offset=offset) if isinstance(offset, int) else offset
+        for place, offset in offsets.items()
+    }
 
 
 class Clock:
@@ -193,20 +204,44 @@ class GroupDesk(_Desk):
 class ShardDesk(_Desk):
     """One shard and its log. What is appended is committed when the test says so."""
 
-    def __init__(self, limits: Limits | None = None, log: Iterable[Record] = ()) -> None:
+    def __init__(self, limits: Limits | None = None, before: "ShardDesk | None" = None) -> None:
         super().__init__()
         self.limits = limits or Limits()
-        self.log: list[Record] = [*log]
+        self.log: list[Record] = [] if before is None else [*before.log]
+        self.writers: dict[Offset, ProducerId] = {} if before is None else {**before.writers}
+        """In whose transaction a record stands."""
+        self.markers: dict[Offset, tuple[ProducerId, bool]] = {}
+        """Those that are committed, and whether they commit."""
+        self.end = 0
         self.in_flight: dict[int, tuple[Record, ...]] = {}
+        self.markers_in_flight: dict[Offset, tuple[ProducerId, bool]] = {}
         self.shard = Shard(self.limits)
-        for record in self.log:
-            self.shard.replay(record)
+        if before is not None:
+            self.at, self.end, self.markers = before.at, before.end, {**before.markers}
+        self.read()
         self.do(self.shard.loaded(self.at()))
+
+    def read(self) -> None:
+        """Let the shard read the log."""
+        entries: dict[Offset, Record | None] = {record.offset: record for record in self.log}
+        for offset, record in sorted({**dict.fromkeys(self.markers), **entries}.items()):
+            if record is None:
+                self.shard.replay_marker(*self.markers[offset])
+            else:
+                self.shard.replay(record, self.writers.get(offset, NO_PRODUCER))
 
     def do(self, effects: Iterable[ShardEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Append):
-                self.in_flight[effect.write] = effect.records
+                offsets = range(self.end, self.end + len(effect.records))
+                self.end = offsets.stop
+                placed = zip(effect.records, offsets, strict=True)
+                self.in_flight[effect.write] = tuple([
+                    replace(record, offset=offset) for record, offset in placed
+                ])  # fmt: skip
+                if effect.writer is not None:
+                    self.writers.update(dict.fromkeys(offsets, effect.writer.producer_id))
+                self.shard.appended(effect.write, offsets.start)
             else:
                 self._note(effect)
         self.shard.assert_invariants()
@@ -238,13 +273,31 @@ class ShardDesk(_Desk):
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetToCommit | int], **fields: Any
     ) -> str:
         token = self._token()
-        wanted = {
-            place: OffsetToCommit(offset=offset) if isinstance(offset, int) else offset
-            for place, offset in offsets.items()
-        }
-        event = Commit(reply=token, offsets=wanted, **fields)
+        event = Commit(reply=token, offsets=_to_commit(offsets), **fields)
         self.do(self.shard.commit(group_id, event, self.at()))
         return token
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetToCommit | int],
+        *,
+        producer_id: ProducerId = 7,
+        epoch: int = 0,
+        **fields: Any,
+    ) -> str:
+        token = self._token()
+        event = TransactionalCommit(
+            reply=token, writer=Writer(producer_id, epoch), offsets=_to_commit(offsets), **fields
+        )
+        self.do(self.shard.commit_in_transaction(group_id, event, self.at()))
+        return token
+
+    def end_transaction(self, producer_id: ProducerId = 7, *, commits: bool = True) -> Offset:
+        """A marker goes to the log, behind all that was appended; returns its offset."""
+        offset, self.end = self.end, self.end + 1
+        self.markers_in_flight[offset] = producer_id, commits
+        return offset
 
     def delete_offsets(self, group_id: str, *places: TopicPartition) -> str:
         token = self._token()
@@ -268,15 +321,25 @@ class ShardDesk(_Desk):
 
     def store(self, write: int | None = None) -> None:
         """The log commits up to `write`, or everything; what that sets off is left in flight."""
-        if write is None and not self.in_flight:
-            return
-        write = max(self.in_flight) if write is None else write
-        for number in sorted(number for number in self.in_flight if number <= write):
-            self.log += self.in_flight.pop(number)
-        self.do(self.shard.stored(write, self.at()))
+        if write is None:
+            write = max(self.in_flight, default=-1)
+            self._commit_before(self.end)
+        else:
+            self._commit_before(self.in_flight[write][-1].offset + 1)
+        if write >= 0:
+            self.do(self.shard.stored(write, self.at()))
+
+    def _commit_before(self, end: Offset) -> None:
+        for number, records in sorted(self.in_flight.items()):
+            if records[0].offset < end:
+                self.log += self.in_flight.pop(number)
+        for offset, (producer_id, commits) in sorted(self.markers_in_flight.items()):
+            if offset < end:
+                self.markers[offset] = self.markers_in_flight.pop(offset)
+                self.do(self.shard.completed(producer_id, commits, self.at(), offset))
 
     def store_all(self) -> None:
-        while self.in_flight:
+        while self.in_flight or self.markers_in_flight:
             self.store()
 
     def fail_store(self, error: BrokerError, write: int | None = None) -> None:
@@ -286,9 +349,7 @@ class ShardDesk(_Desk):
 
     def restart(self) -> "ShardDesk":
         """Another desk, with what this one's log has committed."""
-        desk = ShardDesk(self.limits, self.log)
-        desk.at = self.at
-        return desk
+        return ShardDesk(self.limits, self)
 
     def offsets(self, group_id: str, **fields: Any) -> dict[str, Any]:
         found = self.shard.fetch_offsets(group_id, None, **fields)

@@ -5,14 +5,15 @@ from random import Random
 import pytest
 
 from tests.unit.groups.desk import WAITS, ShardDesk, subscription
-from tidelog.errors import MemberIdRequired, StorageError
+from tidelog.errors import MemberIdRequired, StorageError, UnstableOffsetCommit
 from tidelog.groups.events import Joined, Leaver, Synced
 from tidelog.groups.limits import Limits
-from tidelog.groups.records import GroupRecord
+from tidelog.groups.records import CommittedOffset, GroupRecord, OffsetWritten, decode
 from tidelog.groups.state import State
 from tidelog.model import TopicPartition
 
 GROUPS = ["g", "h"]
+PRODUCERS = [7, 8, 9]
 PLACES = [TopicPartition(topic, number) for topic in ("orders", "payments") for number in range(3)]
 PROTOCOLS = [
     (("range", subscription("orders")),),
@@ -37,6 +38,7 @@ class Crowd:
         group_id = random.choice(GROUPS)
         actions = [self.join] * 6 + [self.sync] * 8 + [self.heartbeat] * 3 + [self.commit] * 6
         actions += [self.leave, self.delete, self.time, self.expire, self.settle, self.settle]
+        actions += [self.commit_in_transaction] * 4 + [self.end_transaction] * 2
         random.choice(actions)(group_id)
         for token in self.waiting:
             answer = self.desk.answers[token]
@@ -78,6 +80,20 @@ class Crowd:
             retention_ms=random.choice([None, None, 30_000]),
         )  # fmt: skip
 
+    def commit_in_transaction(self, group_id: str) -> None:
+        random = self.random
+        known = random.random() < 0.3
+        self.desk.commit_in_transaction(
+            group_id, {place: random.randrange(100) for place in random.sample(PLACES, 2)},
+            producer_id=random.choice(PRODUCERS),
+            member_id=self.member() if known else "",
+            generation=self.generation(group_id) if known else -1,
+        )  # fmt: skip
+
+    def end_transaction(self, group_id: str) -> None:
+        producer_id = self.random.choice(PRODUCERS)
+        self.desk.end_transaction(producer_id, commits=self.random.random() < 0.7)
+
     def leave(self, group_id: str) -> None:
         self.desk.leave(group_id, Leaver(self.member()), Leaver("", "one"))
 
@@ -107,10 +123,38 @@ class Crowd:
 
 
 def offsets_of(desk: ShardDesk) -> dict[str, object]:
+    """What every group has committed, and what is undecided, with their places in the log."""
     return {
-        group.id: found
+        group_id: (entry.offsets.committed, entry.offsets.pending)
+        for group_id, entry in desk.shard._entries.items()
+        if entry.offsets.committed or entry.offsets.pending
+    }
+
+
+def latest(desk: ShardDesk) -> dict[tuple[str, TopicPartition], CommittedOffset]:
+    """What must be committed by the log, found without a shard: for each partition the last record
+    that no open or aborted transaction has written, unless it was deleted since."""
+    ends = sorted(desk.markers.items())
+    found: dict[tuple[str, TopicPartition], CommittedOffset | None] = {}
+    for record in desk.log:
+        written = decode(record)
+        if not isinstance(written, OffsetWritten):
+            continue
+        producer_id = desk.writers.get(record.offset)
+        if producer_id is not None:
+            mine = [commits for at, (who, commits) in ends if who == producer_id
+                    and at > record.offset]  # fmt: skip
+            if not mine or not mine[0]:
+                continue
+        found[written.group_id, written.place] = written.value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def committed(desk: ShardDesk) -> dict[tuple[str, TopicPartition], object]:
+    return {
+        (group.id, place): value
         for group in desk.shard.groups()
-        if (found := desk.shard.fetch_offsets(group.id, None))
+        for place, value in desk.shard.fetch_offsets(group.id, None).items()
     }
 
 
@@ -135,11 +179,13 @@ def test_a_fold_over_the_log_is_what_the_coordinator_knows(seed):
         crowd.step()
         if crowd.random.random() < 0.05:
             assert offsets_of(crowd.desk.restart()) == offsets_of(crowd.desk)
+            assert latest(crowd.desk) == committed(crowd.desk)
     crowd.desk.store_all()
 
     again = crowd.desk.restart()
 
     assert offsets_of(again) == offsets_of(crowd.desk)
+    assert latest(crowd.desk) == committed(crowd.desk)
     live, folded = durable_groups(crowd.desk), durable_groups(again)
     stored = {group_id for group_id in live if crowd.desk.shard._entries[group_id].has_record}
     assert {group_id: folded.get(group_id) for group_id in stored} == {
@@ -155,6 +201,23 @@ def test_failing_writes_change_nothing_that_can_be_read(seed):
     crowd.desk.store_all()
 
     assert offsets_of(crowd.desk.restart()) == offsets_of(crowd.desk)
+    assert latest(crowd.desk) == committed(crowd.desk)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_stays_undecided_once_every_transaction_has_ended(seed):
+    crowd = Crowd(seed, failing=True)
+    for _ in range(200):
+        crowd.step()
+
+    for producer_id in PRODUCERS:
+        crowd.desk.end_transaction(producer_id, commits=producer_id != PRODUCERS[0])
+    crowd.desk.store_all()
+
+    for group in crowd.desk.shard.groups():
+        found = crowd.desk.shard.fetch_offsets(group.id, PLACES, require_stable=True)
+        assert not any(isinstance(each, UnstableOffsetCommit) for each in found.values())
+    assert crowd.desk.shard._transactions._open == {}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -169,6 +232,17 @@ def test_everyone_is_answered_in_the_end(seed):
 
     assert WAITS not in crowd.desk.answers.values()
     assert all(group.is_vacant for group in crowd.desk.shard.groups())
+
+
+def test_a_deletion_and_later_commits_count_in_the_order_of_the_log():
+    """The promise of `latest`, on one story: the model must be able to fail."""
+    desk = ShardDesk(LIMITS)
+    desk.commit_in_transaction("g", {PLACES[0]: 1}, producer_id=7)
+    desk.commit("g", {PLACES[0]: 2})
+    desk.end_transaction(7)
+    desk.store()
+
+    assert [value.offset for value in latest(desk).values()] == [2]
 
 
 def test_the_crowd_does_sensible_things_too():
