@@ -378,7 +378,7 @@ NOBODY, MEMBER, STALE, STRANGER, UNNAMED = "nobody", "member", "stale", "strange
 def test_who_may_commit_in_which_state(state, who, told):
     desk = ShardDesk()
     member = in_state(desk, state)
-    assert state is None or desk.shard.describe("g").state == state.value
+    assert state is None or states(desk) == {"g": state.value}
     fields = {
         NOBODY: {},
         MEMBER: {"member_id": member, "generation": 1},

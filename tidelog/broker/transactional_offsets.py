@@ -1,0 +1,158 @@
+"""TxnOffsetCommit: how far a transaction has read, told to the coordinator of the consumers' group.
+
+Rule 1: nothing is written before the transaction's own coordinator has the group's partition of
+        `__consumer_offsets` in it: the marker would never come there, and the offsets would hang.
+Rule 2: nothing here decides; a request becomes an event, and a result an answer.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, cast
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.broker.coordinator import Coordinator
+from tidelog.errors import (
+    BrokerError,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    ProducerFenced,
+    TransactionAbortable,
+    UnknownTopicOrPartition,
+)
+from tidelog.groups.events import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    OffsetsDone,
+    OffsetToCommit,
+    TransactionalCommit,
+)
+from tidelog.model import NO_EPOCH, OFFSETS_TOPIC, ProducerId, TopicPartition
+from tidelog.shards.effects import Writer, partition_for
+
+LOADING_FROM: Final = 2
+"""Clients of older versions do not expect to hear that groups are being read."""
+ABORTABLE_FROM: Final = 4
+"""From this version on, clients know that a transaction may have to be aborted (KIP-890)."""
+IMPLICIT_FROM: Final = 5
+"""From this version on, no AddOffsetsToTxn comes before: this request is one (KIP-890, part 2)."""
+
+
+class Verify(Protocol):
+    """Asks a transaction's coordinator whether `place` is in it; raises unless it is.
+
+    With `implicit` the partition is added if it is not, and the transaction begins if need be.
+    """
+
+    async def __call__(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: int,
+        place: TopicPartition,
+        *,
+        implicit: bool,
+    ) -> None: ...
+
+
+class TransactionalOffsetApis:
+    """The handler, bound to this node's coordinator of groups."""
+
+    def __init__(self, coordinator: Coordinator, verify: Verify) -> None:
+        self._coordinator = coordinator
+        self._verify = verify
+
+    async def txn_offset_commit(
+        self, broker: Broker, request: Any, context: Request
+    ) -> dict[str, Any]:
+        offsets: dict[TopicPartition, OffsetToCommit] = {}
+        refused: dict[TopicPartition, BrokerError] = {}
+        for topic in request.topics:
+            for asked in topic.partitions:
+                place = TopicPartition(topic.name, asked.partition_index)
+                if not _exists(broker, place):
+                    refused[place] = UnknownTopicOrPartition(place)
+                    continue
+                offsets[place] = OffsetToCommit(
+                    offset=asked.committed_offset,
+                    leader_epoch=getattr(asked, "committed_leader_epoch", NO_EPOCH),
+                    metadata=asked.committed_metadata or "",
+                )
+        if offsets:
+            try:
+                done = await self._commit(broker, request, context.version, offsets)
+                refused.update(done.refused)
+            except BrokerError as error:
+                refused.update(dict.fromkeys(offsets, error))
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": asked.partition_index,
+                            "error_code": _code(
+                                refused.get(TopicPartition(topic.name, asked.partition_index)),
+                                context.version,
+                            ),
+                        }
+                        for asked in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    async def _commit(
+        self,
+        broker: Broker,
+        request: Any,
+        version: int,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+    ) -> OffsetsDone:
+        group_id = request.group_id
+        self._coordinator.driver(group_id)  # raises if another node coordinates the group
+        count = len(broker.image.topics[OFFSETS_TOPIC].partitions)
+        writer = Writer(request.producer_id, request.producer_epoch)
+        await self._verify(
+            request.transactional_id, writer.producer_id, writer.epoch,
+            TopicPartition(OFFSETS_TOPIC, partition_for(group_id, count)),
+            implicit=version >= IMPLICIT_FROM,
+        )  # fmt: skip
+        done = await self._coordinator.ask(
+            group_id,
+            lambda shard, reply, at: shard.commit_in_transaction(
+                group_id,
+                TransactionalCommit(
+                    reply=reply,
+                    writer=writer,
+                    member_id=getattr(request, "member_id", NO_MEMBER_ID),
+                    instance_id=getattr(request, "group_instance_id", None),
+                    generation=getattr(request, "generation_id", NO_GENERATION),
+                    offsets=offsets,
+                ),
+                at,
+            ),
+        )
+        return cast(OffsetsDone, done)
+
+
+def _exists(broker: Broker, place: TopicPartition) -> bool:
+    topic = broker.image.topics.get(place.topic)
+    return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+
+def _code(error: BrokerError | None, version: int) -> int:
+    """The error as clients of this version know it."""
+    match error:
+        case None:
+            return 0
+        case CoordinatorLoadInProgress() if version < LOADING_FROM:
+            return CoordinatorNotAvailable.code
+        case TransactionAbortable() if version < ABORTABLE_FROM:
+            return InvalidTransactionState.code
+        case ProducerFenced():
+            return InvalidProducerEpoch.code  # by that name the log would refuse it, too
+        case _:
+            return error.code
