@@ -1,0 +1,1 @@
+"""Transactions: who may write in them, how each ends, and one decision over many."""

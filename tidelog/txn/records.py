@@ -1,0 +1,352 @@
+"""The records of `__transaction_state`: Kafka's own formats, and one of ours for decisions.
+
+Rule 1: the newest record of a key is the truth; a record without a value deletes its key.
+Rule 2: every length read is compared with the bytes that are left before it is used.
+Rule 3: what a later version of Kafka may have written under keys or tags we do not know is passed
+        over (KIP-915); a known key with a value that makes no sense is corruption.
+
+A value is always written in version 1, which Kafka reads since 3.5 (KIP-915): version 0 has no
+room for what an ended transaction must be known by, so every id would change between the two.
+Our own tag is one that Kafka passes over. It keeps the epoch before the last bump, without which
+a producer that repeats a request after its coordinator has moved would be taken for a zombie.
+"""
+
+# key      := version: int16 = 0, transactional_id: string                        (big-endian)
+#           | version: int16 = 1000, group: string                              (a decision: ours)
+# value    := version: int16 = 1, producer_id: int64, epoch: int16, timeout_ms: int32,
+#             state: int8, topic*?, updated_ms: int64, started_ms: int64, tags
+# topic    := name: compact string, partition: int32*, tags          ("*": uvarint count + 1, each)
+# tags     := count: uvarint, (tag: uvarint, size: uvarint, that many bytes){count}
+#             0 previous_producer_id: int64, 1 next_producer_id: int64, 2 client_version: int16,
+#             1000 last_epoch: int16 (ours)
+#             Version 0, with plain arrays and strings and without tags, is read but not written.
+# decision := version: int16 = 0, batch_id: int64, decided_ms: int64, members: int32
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from tidelog.errors import CorruptMessage
+from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP, ProducerId, TopicPartition
+from tidelog.records import Record
+from tidelog.shards.effects import Writer
+
+TEXT_BYTES_MAX: Final = 2**15 - 1
+"""The longest string of these formats, and so the longest transactional id."""
+
+_TRANSACTION_KEY: Final = 0
+_DECISION_KEY: Final = 1000
+_VALUE_VERSION: Final = 1
+_DECISION_VERSION: Final = 0
+
+_PREVIOUS_TAG: Final = 0
+_NEXT_TAG: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
+_LAST_EPOCH_TAG: Final = 1000
+
+_INT8: Final = struct.Struct(">b")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_FIXED: Final = struct.Struct(">hqhib")
+_TIMES: Final = struct.Struct(">qq")
+_DECISION: Final = struct.Struct(">hqqi")
+
+
+class State(Enum):
+    """What a transactional id is doing, by Kafka's names; `transaction.py` has the table."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+# The index is Kafka's number. Its 6 and 7, Dead and PrepareEpochFence, are never in a log.
+_STATES: Final = tuple(State)
+_NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
+
+PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+"""It is decided, and markers are on their way."""
+COMPLETE: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+COMMITTED: Final = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """All there is to know of a transactional id."""
+
+    producer_id: ProducerId
+    epoch: int
+    previous_producer_id: ProducerId = NO_PRODUCER
+    """The producer id before the last bump of the epoch; most often the same."""
+    last_epoch: int = NO_EPOCH
+    """The epoch before that bump, if the producer that had it goes on; else it is fenced."""
+    next_producer_id: ProducerId = NO_PRODUCER
+    """Where epochs are used up: the id with which the producer goes on after the markers."""
+    timeout_ms: int
+    state: State
+    places: frozenset[TopicPartition] = field(default_factory=frozenset)
+    """The partitions of the transaction, until the markers stand in all of them."""
+    updated_ms: int
+    started_ms: int = NO_TIMESTAMP
+    client_version: int = 0
+    """2 if the epoch is bumped with each transaction (KIP-890), else 0."""
+
+    @property
+    def writer(self) -> Writer:
+        """As whom the producer goes on."""
+        if self.next_producer_id != NO_PRODUCER:
+            return Writer(self.next_producer_id, 0)
+        return Writer(self.producer_id, self.epoch)
+
+    @property
+    def predecessor(self) -> Writer | None:
+        """The same producer before its epoch was last bumped: it may repeat what it asked."""
+        if self.last_epoch == NO_EPOCH:
+            return None
+        return Writer(self.previous_producer_id, self.last_epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The newest batch of a group that was committed; all before it count as committed, too."""
+
+    batch_id: int
+    decided_ms: int
+    members: int
+    """How many transactions were committed by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionWritten:
+    """The newest state of a transactional id, or None where it was forgotten."""
+
+    transactional_id: str
+    value: TransactionRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionWritten:
+    """The newest decision of a group, or None where it was forgotten."""
+
+    group: str
+    value: Decision | None
+
+
+Written: TypeAlias = TransactionWritten | DecisionWritten
+
+
+def encode(written: Written, wall_ms: int) -> Record:
+    """The record that says so."""
+    if isinstance(written, TransactionWritten):
+        key = _INT16.pack(_TRANSACTION_KEY) + _text(written.transactional_id)
+        value = None if written.value is None else _encode_transaction(written.value)
+    else:
+        key = _INT16.pack(_DECISION_KEY) + _text(written.group)
+        value = None if written.value is None else _encode_decision(written.value)
+    return Record(key=key, value=value, timestamp_ms=wall_ms)
+
+
+def decode(record: Record) -> Written | None:
+    """What the record says; None if its key is of a kind that we do not know."""
+    if record.key is None:
+        raise CorruptMessage(f"the record at {record.offset} has no key")
+    key = _Reader(record.key)
+    kind = key.int16()
+    if kind not in (_TRANSACTION_KEY, _DECISION_KEY):
+        return None
+    name = key.text()
+    key.end()
+    if kind == _TRANSACTION_KEY:
+        value = None if record.value is None else _decode_transaction(_Reader(record.value))
+        return TransactionWritten(transactional_id=name, value=value)
+    decision = None if record.value is None else _decode_decision(_Reader(record.value))
+    return DecisionWritten(group=name, value=decision)
+
+
+def fits(text: str) -> bool:
+    """Whether the formats have room for `text`."""
+    return len(text) <= TEXT_BYTES_MAX and len(text.encode()) <= TEXT_BYTES_MAX
+
+
+# Writing.
+
+
+def _encode_transaction(value: TransactionRecord) -> bytes:
+    parts = [
+        _FIXED.pack(
+            _VALUE_VERSION, value.producer_id, value.epoch, value.timeout_ms, _NUMBERS[value.state]
+        )
+    ]
+    if value.state is State.EMPTY:
+        assert not value.places, "nothing was written yet"
+        parts.append(_uvarint(0))
+    else:
+        topics: dict[str, list[int]] = {}
+        for place in sorted(value.places):
+            topics.setdefault(place.topic, []).append(place.partition)
+        parts.append(_uvarint(len(topics) + 1))
+        for topic, partitions in topics.items():
+            encoded = topic.encode()
+            parts += (
+                _uvarint(len(encoded) + 1), encoded, _uvarint(len(partitions) + 1),
+                *map(_INT32.pack, partitions), _uvarint(0),
+            )  # fmt: skip
+    parts.append(_TIMES.pack(value.updated_ms, value.started_ms))
+    tags = list(_tags(value))
+    parts.append(_uvarint(len(tags)))
+    for tag, data in tags:
+        parts += (_uvarint(tag), _uvarint(len(data)), data)
+    return b"".join(parts)
+
+
+def _tags(value: TransactionRecord) -> Iterator[tuple[int, bytes]]:
+    if value.previous_producer_id != NO_PRODUCER:
+        yield _PREVIOUS_TAG, _INT64.pack(value.previous_producer_id)
+    if value.next_producer_id != NO_PRODUCER:
+        yield _NEXT_TAG, _INT64.pack(value.next_producer_id)
+    if value.client_version:
+        yield _CLIENT_VERSION_TAG, _INT16.pack(value.client_version)
+    if value.last_epoch != NO_EPOCH:
+        yield _LAST_EPOCH_TAG, _INT16.pack(value.last_epoch)
+
+
+def _encode_decision(value: Decision) -> bytes:
+    return _DECISION.pack(_DECISION_VERSION, value.batch_id, value.decided_ms, value.members)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    assert len(encoded) <= TEXT_BYTES_MAX, "texts are checked where they come in"
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# Reading.
+
+
+class _Reader:
+    """A position in some bytes; refuses to leave them."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        start, end = self._at, self._at + size
+        if size < 0 or end > len(self._data):
+            raise CorruptMessage(f"a field of {size} bytes does not fit into {len(self._data)}")
+        self._at = end
+        return self._data[start:end]
+
+    def _number(self, form: struct.Struct) -> int:
+        value: int = form.unpack(self.take(form.size))[0]
+        return value
+
+    def int8(self) -> int:
+        return self._number(_INT8)
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise CorruptMessage("a number of more than 32 bits")
+
+    def text(self, *, is_compact: bool = False) -> str:
+        size = self.uvarint() - 1 if is_compact else self.int16()
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptMessage(f"a text is not UTF-8: {error}") from None
+
+    def count(self, *, is_compact: bool) -> int:
+        """How many entries an array has; none where it is null."""
+        count = self.uvarint() - 1 if is_compact else self.int32()
+        if not -1 <= count <= len(self._data) - self._at:
+            raise CorruptMessage(f"{count} entries do not fit into {len(self._data)} bytes")
+        return max(count, 0)
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise CorruptMessage(f"{len(self._data) - self._at} bytes too many")
+
+
+def _decode_transaction(reader: _Reader) -> TransactionRecord:
+    version = reader.int16()
+    if not 0 <= version <= _VALUE_VERSION:
+        raise CorruptMessage(f"version {version} of a transaction; those up to 1 are known")
+    is_compact = version > 0
+    producer_id = reader.int64()
+    epoch = reader.int16()
+    timeout_ms = reader.int32()
+    number = reader.int8()
+    if not 0 <= number < len(_STATES):
+        raise CorruptMessage(f"{number} is no state of a transaction in a log")
+    places: list[TopicPartition] = []
+    for _ in range(reader.count(is_compact=is_compact)):
+        topic = reader.text(is_compact=is_compact)
+        partitions = range(reader.count(is_compact=is_compact))
+        places += [TopicPartition(topic, reader.int32()) for _ in partitions]
+        if is_compact:
+            reader.tags()
+    updated_ms = reader.int64()
+    started_ms = reader.int64()
+    tags = reader.tags() if is_compact else {}
+    reader.end()
+    return TransactionRecord(
+        producer_id=producer_id, epoch=epoch, timeout_ms=timeout_ms, state=_STATES[number],
+        places=frozenset(places), updated_ms=updated_ms, started_ms=started_ms,
+        previous_producer_id=_tagged(tags, _PREVIOUS_TAG, _INT64, NO_PRODUCER),
+        next_producer_id=_tagged(tags, _NEXT_TAG, _INT64, NO_PRODUCER),
+        client_version=_tagged(tags, _CLIENT_VERSION_TAG, _INT16, 0),
+        last_epoch=_tagged(tags, _LAST_EPOCH_TAG, _INT16, NO_EPOCH),
+    )  # fmt: skip
+
+
+def _tagged(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int) -> int:
+    data = tags.get(tag)
+    if data is None:
+        return default
+    if len(data) != form.size:
+        raise CorruptMessage(f"tag {tag} has {len(data)} bytes, not {form.size}")
+    value: int = form.unpack(data)[0]
+    return value
+
+
+def _decode_decision(reader: _Reader) -> Decision:
+    version = reader.int16()
+    if version != _DECISION_VERSION:
+        raise CorruptMessage(f"version {version} of a decision; only 0 is known")
+    batch_id, decided_ms, members = reader.int64(), reader.int64(), reader.int32()
+    reader.end()
+    return Decision(batch_id=batch_id, decided_ms=decided_ms, members=members)
