@@ -33,6 +33,7 @@ from tidelog.faces.cli import (
     simulate,
     start,
     topics,
+    transactions,
 )
 from tidelog.faces.cli.common import INTERRUPTED, complain
 
@@ -85,6 +86,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(reassign.app, name="reassign")
