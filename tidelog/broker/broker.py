@@ -720,6 +720,7 @@ def close_log(host: Host, log: Log) -> None:
         (active.path(INDEX_SUFFIX), offsets),
         (active.path(TIME_INDEX_SUFFIX), times),
         (log.directory / (file_stem(log.end) + SNAPSHOT_SUFFIX), snapshot),
+        *log.aborted_file(),
     ):
         file = host.disk.open(path, create=True)
         file.truncate(0)

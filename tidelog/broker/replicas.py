@@ -142,6 +142,7 @@ class Replicas:
             self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=mark, start=directory.log_starts.get(name, 0),
             index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts or is_copy,
+            watermark=directory.watermarks.get(name, 0),
             before_cut=partial(directory.note_cut, name),
         )  # fmt: skip
 

@@ -8,8 +8,8 @@ Rule 3: a log that is damaged or full is still readable; `refusal` says why it t
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from tidelog.config import TopicConfig
@@ -22,6 +22,7 @@ from tidelog.log.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_stem,
     find_batch,
@@ -31,8 +32,10 @@ from tidelog.log.segment import (
 )
 from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
-from tidelog.model import Epoch, Offset
+from tidelog.log.transactions import Transactions, find_marker
+from tidelog.model import Epoch, Offset, ProducerId
 from tidelog.records import (
+    CONTROL,
     HEADER_BYTES,
     MAGIC,
     PREFIX_BYTES,
@@ -51,6 +54,7 @@ class LogState:
     producers: ProducerStates
     start: Offset
     end: Offset
+    transactions: Transactions = field(default_factory=Transactions)
     created: bool = True
     """Whether the active segment's file exists."""
     clean: bool = False
@@ -184,8 +188,8 @@ class Log:
     __slots__ = (
         "_budget", "_directory_unsynced", "_segment_written", "_steps", "_untaken_bytes",
         "closed_at", "config", "damaged_at", "directory", "end", "epochs", "producers",
-        "refusal", "segments", "start", "synced_end", "tail", "unsynced_bytes", "unwritten_bytes",
-        "written_end",
+        "refusal", "segments", "start", "synced_end", "tail", "transactions", "unsynced_bytes",
+        "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -196,6 +200,7 @@ class Log:
         self.segments = state.segments
         self.epochs = state.epochs
         self.producers = state.producers
+        self.transactions = state.transactions
         self.start = state.start
         self.end = self.written_end = self.synced_end = state.end
         self.closed_at = state.end if state.clean or not state.created else None
@@ -272,7 +277,10 @@ class Log:
         self.tail.append(self.end, next_offset, position, batch)
         self._budget.charge(self.tail, size)
         if header.producer_id >= 0:
-            self.producers.note(header, base_offset)
+            if not header.attributes & CONTROL:
+                self.producers.note(header, base_offset)
+            elif (marker := find_marker(header, batch)) is not None:
+                self.transactions.note_marker(self.producers, header, base_offset, marker)
         self.end = next_offset
         self.unsynced_bytes += size
         self._untaken_bytes += size
@@ -297,12 +305,42 @@ class Log:
             (sealed.path(TIME_INDEX_SUFFIX), times),
             (self.directory / EPOCHS_FILE_NAME, self.epochs.encode()),
             (self.directory / (file_stem(self.end) + SNAPSHOT_SUFFIX), self.producers.encode()),
+            *self.aborted_file(),
         )
         self._steps.append(Seal(sealed, beside))
         segment = Segment(self.directory, self.end)
         self.segments.append(segment)
         self._steps.append(Create(segment))
         return segment
+
+    def aborted_file(self) -> Sequence[tuple[Path, bytes]]:
+        """What should lie beside the active segment as it is now, of aborted transactions.
+
+        A file from the first segment on in which a transaction has ended: an empty one is not
+        taken for one that was lost.
+        """
+        if not self.transactions.has_markers:
+            return ()
+        active = self.segments[-1]
+        found = self.transactions.aborted.between(active.base, self.end)
+        return ((active.path(TXN_INDEX_SUFFIX), found.encode()),)
+
+    # Transactions.
+
+    def last_stable(self, watermark: Offset) -> Offset:
+        """Below it every transaction is decided, given the watermark.
+
+        What ended below the watermark is forgotten here: ask once in a while.
+        """
+        stable = self.transactions.last_stable(self.producers, watermark)
+        return stable if stable >= self.start else min(self.start, watermark)
+
+    def aborted(self, start: Offset, end: Offset) -> list[tuple[ProducerId, Offset]]:
+        """Producer and first offset of each aborted transaction that touches [start, end).
+
+        They are in the order of their markers.
+        """
+        return self.transactions.aborted.find(start, end)
 
     # Rounds.
 
@@ -380,10 +418,13 @@ class Log:
 
     # Compacting and deleting.
 
-    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+    def replace_segments(
+        self, old: Sequence[Segment], new: Segment, gone: Collection[Offset] = ()
+    ) -> None:
         """Put `new`, compacted from `old`, in their place; reads of `old` under way find it.
 
-        From now on nobody is given the old batches, not from memory either.
+        From now on nobody is given the old batches, not from memory either. `gone` are the markers
+        of aborted transactions that have no batches any more.
         """
         at = self.segments.index(old[0])
         assert self.segments[at : at + len(old)] == [*old], "the cleaner has looked"
@@ -391,6 +432,7 @@ class Log:
         for segment in old:
             segment.replaced_by = new
         self.segments[at : at + len(old)] = [new]
+        self.transactions.aborted.remove(gone)
         # A batch of a segment that is sealed, or stable, is written: it may go.
         self.tail.drop_before(self.segments[at + 1].base)
 
@@ -405,4 +447,5 @@ class Log:
         del self.segments[:keep]
         # The file follows with the next epoch: it must not be cut before the checkpoint says so.
         self.epochs.cut_start(start)
+        self.transactions.aborted.drop_before(start)
         return gone

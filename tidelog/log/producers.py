@@ -1,7 +1,13 @@
 """What the log knows of its idempotent producers: the state that refuses gaps and repeats.
 
 Rule 1: the state equals a fold over the batches of the log; a snapshot is the fold of a prefix.
-Rule 2: checking changes nothing; only `note`, called with a batch that is in the log, does.
+Rule 2: checking changes nothing; only `note` and `note_marker`, called with what is in the log, do.
+Rule 3: a transaction is open from its first batch to its marker, whatever epoch either has; a
+        producer with an open one is not forgotten.
+
+A marker is written in the epoch of its transaction (KIP-98), and sequences go on; or in the next
+one, which its producer goes on with (KIP-890, and whenever a producer is fenced), and they begin
+again at 0.
 """
 
 # snapshot := version: int16 = 1, crc: uint32, count: int32, entry{count}         (big-endian)
@@ -10,6 +16,8 @@ Rule 2: checking changes nothing; only `note`, called with a batch that is in th
 #             transaction_start: int64
 #             `crc` covers everything after itself. A producer has one entry for each batch still
 #             remembered, the oldest first; Kafka writes only the last, and reading ours keeps it.
+#             Before them comes the last marker, if there was one, as Kafka writes a producer of
+#             which nothing but a marker is known: sequence and offset are -1, the delta is 0.
 
 import struct
 from collections import deque
@@ -19,9 +27,23 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog.errors import InvalidProducerEpoch, OutOfOrderSequence, TidelogError
-from tidelog.model import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, Offset, ProducerId
-from tidelog.records import SEQUENCE_MODULUS, BatchHeader
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TidelogError,
+    TransactionCoordinatorFenced,
+)
+from tidelog.model import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Epoch,
+    Offset,
+    ProducerId,
+)
+from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Marker
 
 BATCHES_REMEMBERED: Final = 5
 """As many as a client may have in flight, so every honest retry is recognised."""
@@ -54,10 +76,16 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer: its epoch and its last few batches, the oldest first."""
+    """One producer: its epoch, its last few batches, the oldest first, and its transaction."""
 
     epoch: int
     batches: deque[RememberedBatch]
+    coordinator_epoch: Epoch = NO_EPOCH
+    """Of the last marker; NO_EPOCH if there was none."""
+    transaction_start: Offset = NO_OFFSET
+    """The first offset of the open transaction; NO_OFFSET if none is open."""
+    marked_ms: int = NO_TIMESTAMP
+    """When the last marker was written."""
 
     @property
     def last_sequence(self) -> int:
@@ -65,16 +93,17 @@ class ProducerState:
 
     @property
     def last_timestamp_ms(self) -> int:
-        return self.batches[-1].timestamp_ms if self.batches else 0
+        return max(self.batches[-1].timestamp_ms if self.batches else 0, self.marked_ms)
 
 
 class ProducerStates:
     """All idempotent producers that have written to a log."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._open: dict[ProducerId, Offset] = {}  # in the order of offsets
 
     def __len__(self) -> int:
         return len(self._states)
@@ -100,11 +129,33 @@ class ProducerStates:
         """Where the newest batch of each producer ends."""
         return {p: s.batches[-1].last_offset for p, s in self._states.items() if s.batches}
 
+    def marked_epochs(self) -> dict[ProducerId, int]:
+        """The epoch of each producer that only a marker tells of."""
+        return {p: s.epoch for p, s in self._states.items() if not s.batches}
+
+    def transaction_start(self, producer_id: ProducerId) -> Offset:
+        """The first offset of a producer's open transaction, or NO_OFFSET."""
+        return self._open.get(producer_id, NO_OFFSET)
+
+    def is_in_transaction(self, producer_id: ProducerId) -> bool:
+        """Whether a producer's transaction is open here."""
+        return producer_id in self._open
+
+    def first_open(self) -> Offset:
+        """The first offset of all open transactions, or NO_OFFSET."""
+        return next(iter(self._open.values()), NO_OFFSET)
+
+    def has_markers(self) -> bool:
+        """Whether a transaction of a producer that is still known has ended."""
+        return any(state.coordinator_epoch != NO_EPOCH for state in self._states.values())
+
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The earlier batch that `header` repeats, or None if it is the next one.
 
-        Raises InvalidProducerEpoch or OutOfOrderSequence. A producer of which the log holds
-        nothing may begin anywhere: retention may have taken what it wrote before.
+        Raises InvalidProducerEpoch or OutOfOrderSequence, and InvalidTransactionState for a plain
+        batch while a transaction is open. A producer of which the log holds nothing may begin
+        anywhere: retention may have taken what it wrote before. What a coordinator writes in a
+        producer's transaction has no sequence.
         """
         state = self._states.get(header.producer_id)
         if state is None:
@@ -113,6 +164,8 @@ class ProducerStates:
             raise InvalidProducerEpoch(
                 producer_id=header.producer_id, epoch=header.producer_epoch, current=state.epoch
             )
+        if header.base_sequence < 0 and header.attributes & TRANSACTIONAL:
+            return None
         if header.producer_epoch > state.epoch:
             expected = 0
         else:
@@ -127,35 +180,101 @@ class ProducerStates:
             raise OutOfOrderSequence(
                 producer_id=header.producer_id, expected=expected, received=header.base_sequence
             )
+        if state.transaction_start != NO_OFFSET and not header.attributes & TRANSACTIONAL:
+            raise InvalidTransactionState(
+                f"producer {header.producer_id} sent a plain batch within its transaction, which "
+                f"began at offset {state.transaction_start}"
+            )
         return None
+
+    def check_marker(
+        self, producer_id: ProducerId, epoch: int, marker: Marker, *, is_bumped: bool = False
+    ) -> None:
+        """Refuse a marker that is late: InvalidProducerEpoch or TransactionCoordinatorFenced.
+
+        `is_bumped`: it is written in the epoch after its transaction's. Then one that finds a
+        transaction of its own epoch open is a repeat, and would end what follows (KIP-1228).
+        """
+        state = self._states.get(producer_id)
+        if state is None:
+            return
+        is_repeat = is_bumped and state.epoch == epoch and state.transaction_start != NO_OFFSET
+        if state.epoch > epoch or is_repeat:
+            raise InvalidProducerEpoch(producer_id=producer_id, epoch=epoch, current=state.epoch)
+        if state.coordinator_epoch > marker.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"producer {producer_id} has had a marker of coordinator epoch "
+                f"{state.coordinator_epoch}; this one is of {marker.coordinator_epoch}"
+            )
 
     def note(self, header: BatchHeader, base_offset: Offset) -> None:
         """Remember a batch that now lies in the log at `base_offset`."""
         state = self._states.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
-            batches: deque[RememberedBatch] = deque(maxlen=BATCHES_REMEMBERED)
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch, batches)
+            state = self._begin_epoch(header.producer_id, header.producer_epoch)
+        last_sequence = header.last_sequence if header.base_sequence >= 0 else NO_SEQUENCE
         state.batches.append(
             RememberedBatch(
-                header.last_sequence, base_offset + header.last_offset_delta,
+                last_sequence, base_offset + header.last_offset_delta,
                 header.last_offset_delta, header.max_timestamp,
             )
         )  # fmt: skip
+        if header.attributes & TRANSACTIONAL and state.transaction_start == NO_OFFSET:
+            state.transaction_start = self._open[header.producer_id] = base_offset
+
+    def note_marker(self, header: BatchHeader, marker: Marker) -> Offset | None:
+        """Remember a marker that is now in the log.
+
+        The first offset of the transaction that it ends, or None if none was open.
+        """
+        state = self._states.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            state = self._begin_epoch(header.producer_id, header.producer_epoch)
+        state.coordinator_epoch = marker.coordinator_epoch
+        state.marked_ms = header.max_timestamp
+        state.transaction_start = NO_OFFSET
+        return self._open.pop(header.producer_id, None)
+
+    def _begin_epoch(self, producer_id: ProducerId, epoch: int) -> ProducerState:
+        """The state of a producer that is new, or in another epoch: none of its batches count."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(
+                epoch, deque(maxlen=BATCHES_REMEMBERED)
+            )
+        else:
+            state.epoch = epoch
+            state.batches.clear()
+        return state
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch is older than `before_ms`."""
-        for producer_id in [p for p, s in self._states.items() if s.last_timestamp_ms < before_ms]:
+        """Forget producers whose last batch or marker is older than `before_ms`."""
+        gone = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if state.last_timestamp_ms < before_ms and state.transaction_start == NO_OFFSET
+        ]
+        for producer_id in gone:
             del self._states[producer_id]
 
     def encode(self) -> bytes:
-        entries = [
-            _ENTRY.pack(
-                producer_id, state.epoch, batch.last_sequence, batch.last_offset,
-                batch.offset_delta, batch.timestamp_ms, NO_EPOCH, NO_OFFSET,
-            )
-            for producer_id, state in self._states.items()
-            for batch in state.batches
-        ]  # fmt: skip
+        entries: list[bytes] = []
+        for producer_id, state in self._states.items():
+            ending = state.coordinator_epoch, state.transaction_start
+            if state.coordinator_epoch != NO_EPOCH or not state.batches:
+                entries.append(
+                    _ENTRY.pack(
+                        producer_id, state.epoch, NO_SEQUENCE, NO_OFFSET, 0, state.marked_ms,
+                        *ending,
+                    )
+                )  # fmt: skip
+            entries += [
+                _ENTRY.pack(
+                    producer_id, state.epoch, batch.last_sequence, batch.last_offset,
+                    batch.offset_delta, batch.timestamp_ms, *ending,
+                )
+                for batch in state.batches
+            ]  # fmt: skip
         data = bytearray(_HEAD.pack(1, 0, len(entries)) + b"".join(entries))
         struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
         return bytes(data)
@@ -170,13 +289,21 @@ class ProducerStates:
         if len(data) != _HEAD.size + count * _ENTRY.size:
             raise SnapshotDamaged(f"{count} entries do not fill {len(data)} bytes")
         states = cls()
-        for producer_id, epoch, sequence, offset, delta, timestamp, _, _ in _ENTRY.iter_unpack(
-            memoryview(data)[_HEAD.size :]
-        ):
+        for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start = entry
             state = states._states.get(producer_id)
             if state is None or state.epoch != epoch:
-                state = states._states[producer_id] = ProducerState(
-                    epoch, deque(maxlen=BATCHES_REMEMBERED)
-                )
-            state.batches.append(RememberedBatch(sequence, offset, delta, timestamp))
+                state = states._begin_epoch(producer_id, epoch)
+            if offset >= 0:
+                state.batches.append(RememberedBatch(sequence, offset, delta, timestamp))
+            else:
+                state.marked_ms = timestamp
+            state.coordinator_epoch, state.transaction_start = coordinator, max(start, NO_OFFSET)
+        states._open = {
+            producer_id: state.transaction_start
+            for producer_id, state in sorted(
+                states._states.items(), key=lambda each: each[1].transaction_start
+            )
+            if state.transaction_start != NO_OFFSET
+        }
         return states

@@ -6,16 +6,20 @@ Rule 2: after a crash the active segment is scanned from its start, batch by bat
         segment was synced before this one was made.
 Rule 3: bytes past the durable mark that do not check out are a torn tail and are cut. Bytes below
         it that do not check out are damage: nothing is cut, and the log takes no writes.
-Rule 4: before an end is reported, everything past the durable mark is written again and synced. A
+Rule 4: what the log knows of producers and transactions is the latest snapshot and a fold of the
+        batches behind it; from further back where files beside the segments are lost, or where a
+        transaction has ended that may not be decided yet.
+Rule 5: before an end is reported, everything past the durable mark is written again and synced. A
         sync that failed before the crash may have left pages that look clean and are not.
 """
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
+from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink, replace_file
+from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import EpochHistory, EpochsDamaged
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
@@ -26,11 +30,14 @@ from tidelog.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_stem,
     find_batch,
 )
+from tidelog.log.steps import is_full
 from tidelog.log.swap import complete_swaps
+from tidelog.log.transactions import Transactions, fold
 from tidelog.model import NO_EPOCH, Offset
 from tidelog.records import (
     HEADER_BYTES,
@@ -56,6 +63,7 @@ def open_log(
     index_interval_bytes: int,
     has_gaps: bool = False,
     synced_end: Offset = 0,
+    watermark: Offset | None = None,
     before_cut: Callable[[Offset], None] = lambda end: None,
 ) -> LogState:
     """Bring the log in `directory` back.
@@ -63,8 +71,9 @@ def open_log(
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
     active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
-    process has synced everything below it, so that it need not be written again. `before_cut` is
-    called before bytes are discarded, with the offset where the log will end.
+    process has synced everything below it, so that it need not be written again. `watermark`: what
+    ended below it is decided; without one, all that ended before the last snapshot counts as such.
+    `before_cut` is called before bytes are discarded, with the offset where the log will end.
     """
     finish_relinks(disk, directory)
     complete_swaps(disk, directory)
@@ -73,7 +82,6 @@ def open_log(
         if name.endswith(".tmp"):
             disk.remove(directory / name)
     bases = _offsets_in(names, LOG_SUFFIX)
-    snapshots = _offsets_in(names, SNAPSHOT_SUFFIX)
     if not bases:
         state = LogState(
             segments=[Segment(directory, start)], epochs=EpochHistory(),
@@ -101,7 +109,7 @@ def open_log(
         disk.sync_directory(directory)
     state.start = min(state.start, state.end)
     _load_epochs(disk, directory, state, complete=end is not None)
-    _load_producers(disk, directory, state, snapshots)
+    _load_transactions(disk, directory, state, names, watermark)
     return state
 
 
@@ -317,33 +325,131 @@ def _add_active_epochs(disk: Disk, active: Segment, known: EpochHistory) -> None
             known.assign(header.leader_epoch, header.base_offset)
 
 
-def _load_producers(disk: Disk, directory: Path, state: LogState, snapshots: list[Offset]) -> None:
-    """The latest snapshot that lies in the log, and a fold of the batches after it."""
-    folded_to = state.segments[0].base
+def _load_transactions(
+    disk: Disk, directory: Path, state: LogState, names: list[str], watermark: Offset | None
+) -> None:
+    """The producers' state, which transactions may be undecided, and which were aborted."""
+    snapshots = []
+    for offset in _offsets_in(names, SNAPSHOT_SUFFIX):
+        if offset > state.end and state.damaged_at is None:
+            disk.remove(directory / (file_stem(offset) + SNAPSHOT_SUFFIX))  # of a tail that was cut
+        else:
+            snapshots.append(offset)
+    producers, folded_to = _newest_snapshot(disk, state, snapshots)
+    with_index = _offsets_in(names, TXN_INDEX_SUFFIX)
+    found: list[AbortedIndex | None] = []
+    if with_index or producers.has_markers():
+        found = _read_aborted(disk, state, with_index)
+        lost = [s.base for s, index in zip(state.segments, found, strict=True) if index is None]
+        needed_from = min([folded_to if watermark is None else watermark, *lost])
+        if needed_from < folded_to:
+            usable = [offset for offset in snapshots if offset <= needed_from]
+            producers, folded_to = _newest_snapshot(disk, state, usable)
+    transactions = Transactions()
+    _fold(disk, state, folded_to, producers, transactions)
+    transactions.has_markers |= bool(found)
+    if found:
+        _mend_aborted(disk, state, found, transactions)
+    transactions.aborted.drop_before(state.start)
+    state.producers, state.transactions = producers, transactions
+
+
+def _newest_snapshot(
+    disk: Disk, state: LogState, snapshots: Sequence[Offset]
+) -> tuple[ProducerStates, Offset]:
+    """The last of `snapshots` that is usable and its offset; else nothing, at the first batch."""
+    directory = state.segments[0].directory
     for offset in reversed(snapshots):
         path = directory / (file_stem(offset) + SNAPSHOT_SUFFIX)
-        if offset > state.end and state.damaged_at is None:
-            disk.remove(path)  # of a tail that was cut
-            continue
         try:
-            state.producers = ProducerStates.decode(read_file(disk, path))
-        except SnapshotDamaged as error:
+            return ProducerStates.decode(read_file(disk, path)), offset
+        except (FileNotFoundError, SnapshotDamaged) as error:
             _log.warning("%s: %s is unusable (%s)", directory.name, path.name, error)
-            continue
-        folded_to = offset
-        break
-    for segment in state.segments:
-        segment_end = segment.base if segment.size == 0 else None
-        if segment_end is not None or _ends_before(state, segment, folded_to):
+    return ProducerStates(), state.segments[0].base
+
+
+def _fold(
+    disk: Disk,
+    state: LogState,
+    start: Offset,
+    producers: ProducerStates,
+    transactions: Transactions,
+) -> None:
+    """Take every batch from `start` on."""
+    for segment, end in _spans(state):
+        if not segment.size or end <= start:
             continue
         file = segment.open(disk)
-        position = segment.position_before(disk, folded_to)
-        for header, _ in walk(file, position, segment.size):
-            if header.base_offset >= folded_to and header.is_idempotent and not header.is_control:
-                state.producers.note(header, header.base_offset)
+        position = segment.position_before(disk, start)
+        for header, at in walk(file, position, segment.size):
+            if header.base_offset >= start and header.is_idempotent:
+                batch = file.read(at, header.size) if header.is_control else b""
+                fold(producers, transactions, header, batch)
 
 
-def _ends_before(state: LogState, segment: Segment, offset: Offset) -> bool:
-    at = state.segments.index(segment)
-    following = state.segments[at + 1].base if at + 1 < len(state.segments) else state.end
-    return following <= offset
+def _spans(state: LogState) -> list[tuple[Segment, Offset]]:
+    """Each segment, and where it ends."""
+    ends = [segment.base for segment in state.segments[1:]] + [state.end]
+    return list(zip(state.segments, ends, strict=True))
+
+
+def _read_aborted(
+    disk: Disk, state: LogState, with_index: Sequence[Offset]
+) -> list[AbortedIndex | None]:
+    """The aborted transactions of each segment by its file; None where only the batches can tell.
+
+    A segment has a file if a transaction had ended in the log when it was sealed. So before the
+    first one that has, the snapshot at a segment's end tells whether it lacks one.
+    """
+    found: list[AbortedIndex | None] = []
+    is_expected = True
+    for segment, end in reversed(_spans(state)):
+        index: AbortedIndex | None = None
+        is_active = segment is state.segments[-1]
+        if segment.base in with_index and (state.clean or not is_active):
+            try:
+                data = read_file(disk, segment.path(TXN_INDEX_SUFFIX))
+                index = AbortedIndex.decode(data, start=segment.base, end=end)
+            except (FileNotFoundError, AbortedIndexDamaged) as error:
+                _log.warning("%s: its index of aborted transactions is lost (%s)", segment, error)
+        elif not is_active:
+            is_expected = is_expected and (
+                segment.base > min(with_index, default=state.end)
+                or _had_markers(disk, segment.directory, end)
+            )
+            index = None if is_expected else AbortedIndex()
+        found.append(index)
+    return found[::-1]
+
+
+def _had_markers(disk: Disk, directory: Path, offset: Offset) -> bool:
+    """Whether a transaction had ended before `offset`, or nobody knows."""
+    try:
+        path = directory / (file_stem(offset) + SNAPSHOT_SUFFIX)
+        return ProducerStates.decode(read_file(disk, path)).has_markers()
+    except (FileNotFoundError, SnapshotDamaged):
+        return True
+
+
+def _mend_aborted(
+    disk: Disk,
+    state: LogState,
+    found: Sequence[AbortedIndex | None],
+    transactions: Transactions,
+) -> None:
+    """Take what the files tell of aborted transactions, and what the fold does where they do not.
+
+    Files that were lost are written again, that of an active segment only after a clean stop; on a
+    full disk, another time.
+    """
+    folded, transactions.aborted = transactions.aborted, AbortedIndex()
+    for (segment, end), index in zip(_spans(state), found, strict=True):
+        if index is None:
+            index = folded.between(segment.base, end)
+            if state.clean or segment is not state.segments[-1]:
+                try:
+                    replace_file(disk, segment.path(TXN_INDEX_SUFFIX), index.encode())
+                except OSError as error:
+                    if not is_full(error):
+                        raise
+        transactions.aborted.extend(index)

@@ -15,6 +15,7 @@ from tidelog.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
 )
 from tidelog.model import NO_TIMESTAMP, Offset
@@ -81,7 +82,7 @@ def remove_segments(disk: Disk, segments: Iterable[Segment], first_kept: Offset)
     paths = set()
     for segment in segments:
         paths.add(segment.directory)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
             disk.remove(segment.path(suffix))
     for path in sorted(paths):
         for name in disk.list(path):

@@ -15,6 +15,7 @@ from tidelog.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     file_stem,
     find_batch,
 )
@@ -50,7 +51,9 @@ def _shorten(disk: Disk, directory: Path, base: Offset, end: Offset) -> None:
             file.datasync()
     finally:
         file.close()
-    _remove_indexes(disk, directory, base)  # they may point past the end
+    # They may point past the end. So may the index of aborted transactions, but the next start
+    # builds that one anew; that it is there tells it to.
+    _remove_indexes(disk, directory, base)
 
 
 def _remove(disk: Disk, directory: Path, base: Offset) -> None:
@@ -58,6 +61,7 @@ def _remove(disk: Disk, directory: Path, base: Offset) -> None:
     disk.remove(directory / (file_stem(base) + LOG_SUFFIX))
     disk.sync_directory(directory)
     _remove_indexes(disk, directory, base)
+    disk.remove(directory / (file_stem(base) + TXN_INDEX_SUFFIX))
 
 
 def _remove_indexes(disk: Disk, directory: Path, base: Offset) -> None:

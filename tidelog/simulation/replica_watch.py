@@ -50,6 +50,7 @@ from tidelog.host import Disk
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.producers import ProducerStates
+from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Epoch, NodeId, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
@@ -517,11 +518,10 @@ class ReplicaWatch:
                 log = found.log
                 if log.start or found.mending.is_changing:
                     continue
-                folded = ProducerStates()
+                folded, transactions = ProducerStates(), Transactions()
                 for data in read_all(machine.disk, log, log.end):
-                    for header, _ in iterate_batches(data):
-                        if header.producer_id >= 0:
-                            folded.note(header, header.base_offset)
+                    for header, batch in iterate_batches(data):
+                        fold(folded, transactions, header, batch)
                 if folded != log.producers:
                     self._world.fail(
                         PRODUCERS,

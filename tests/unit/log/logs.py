@@ -46,10 +46,17 @@ class Rig:
         self.budget = TailBudget(tail_bytes)
         self.log = Log(DIRECTORY, self.config, self.budget, state or self.open())
 
-    def open(self, *, clean: bool = False, durable_mark: Offset = 0, start: Offset = 0) -> LogState:
+    def open(
+        self,
+        *,
+        clean: bool = False,
+        durable_mark: Offset = 0,
+        start: Offset = 0,
+        watermark: Offset | None = None,
+    ) -> LogState:
         return open_log(
             self.disk, DIRECTORY, clean=clean, durable_mark=durable_mark, start=start,
-            index_interval_bytes=self.config.index_interval_bytes,
+            index_interval_bytes=self.config.index_interval_bytes, watermark=watermark,
         )  # fmt: skip
 
     def reopened(self, **how: Any) -> "Rig":
