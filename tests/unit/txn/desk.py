@@ -78,11 +78,18 @@ class Desk:
                 case Append():
                     self.in_flight[effect.write] = effect.records
                 case SendMarkers():
+                    self._check_markers(effect)
                     self.markers.append(effect)
                 case Answer():
                     assert self.answers[effect.to] is WAITS, f"{effect.to} is answered twice"
                     self.answers[effect.to] = effect.result
         self.shard.assert_invariants()
+
+    def _check_markers(self, markers: SendMarkers) -> None:
+        view = self.view(markers.transactional_id)
+        assert view.state == ("PrepareCommit" if markers.commits else "PrepareAbort")
+        assert (view.producer_id, view.epoch) == (markers.producer_id, markers.epoch)
+        assert view.places == view.unmarked == markers.places
 
     # Requests return their token.
 
