@@ -53,6 +53,8 @@ class Crowd:
         self.tokens: dict[str, tuple[str, bool]] = {}
         self.batch = 0
         self.answered_batch = -1
+        self.folded: dict[str, object] = {}
+        self.folded_to = 0
 
     def step(self, number: int) -> None:
         """Do what `number` says: the kind, then the details."""
@@ -160,14 +162,17 @@ class Crowd:
         return decision is not None and decision.batch_id >= self.answered_batch
 
     def fold(self) -> dict[str, object]:
-        newest = {record.key: decode(record) for record in self.desk.log}
-        return {
-            written.transactional_id if isinstance(written, TransactionWritten) else "decision": (
-                written.value
-            )
-            for written in newest.values()
-            if written is not None and written.value is not None
-        }
+        for record in self.desk.log[self.folded_to :]:
+            written = decode(record)
+            assert written is not None
+            name = "decision"
+            if isinstance(written, TransactionWritten):
+                name = written.transactional_id
+            self.folded.pop(name, None)
+            if written.value is not None:
+                self.folded[name] = written.value
+        self.folded_to = len(self.desk.log)
+        return self.folded
 
 
 def live(desk: Desk) -> dict[str, object]:
@@ -184,11 +189,11 @@ def decision_of(desk: Desk) -> object:
     return desk.shard.decision("spark.q")
 
 
-steps = st.lists(st.integers(0, 15 * 3 * 240 - 1), max_size=120)
+steps = st.lists(st.integers(0, 15 * 3 * 240 - 1), min_size=60, max_size=200)
 
 
 @given(st.booleans(), steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_live_is_the_fold_of_the_log_and_everything_ends(fails, numbers):
     crowd = Crowd(fails=fails)
     for number in numbers:
