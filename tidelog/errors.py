@@ -6,6 +6,7 @@ Rule 3: what is raised here is the world's fault or the client's; our own bugs a
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 
@@ -572,3 +573,16 @@ class TransactionAbortable(BrokerError):
     """The transaction cannot go on, and must be aborted; the producer may begin another."""
 
     code = 120
+
+
+def error_of(code: int, message: str = "") -> BrokerError:
+    """The error that another node has found, of which only its code came here."""
+    kind = _by_code().get(code, BrokerError)
+    error = kind.__new__(kind)  # its facts are not known here
+    error.args = (message or f"{kind.__name__} (error {code})",)
+    return error
+
+
+@cache
+def _by_code() -> dict[int, type[BrokerError]]:
+    return {kind.code: kind for kind in BrokerError.__subclasses__()}

@@ -56,6 +56,7 @@ MAGIC: Final = 2
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 CRC_FROM: Final = 21
+_ATTRIBUTES_AT: Final = 21
 SEQUENCE_MODULUS: Final = 2**31
 """Sequence numbers wrap to 0 after the largest int32."""
 
@@ -140,6 +141,11 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(buffer, at))
 
 
+def is_transactional(batch: Buffer) -> bool:
+    """Whether a batch says that it is of a transaction; not if it is too short to say anything."""
+    return len(batch) >= HEADER_BYTES and bool(batch[_ATTRIBUTES_AT + 1] & TRANSACTIONAL)
+
+
 def batch_size_at(buffer: Buffer, at: int, end: int) -> int:
     """The size of the batch at `at`, or 0 when `end` cuts its prefix or the length is absurd."""
     if end - at < PREFIX_BYTES:
@@ -153,10 +159,11 @@ def crc_matches(batch: Buffer, header: BatchHeader) -> bool:
     return bool(crc32c(memoryview(batch)[CRC_FROM:]) == header.crc)
 
 
-def check_batch(batch: Buffer) -> BatchHeader:
+def check_batch(batch: Buffer, *, is_internal: bool = False) -> BatchHeader:
     """The header of `batch`, which must be one whole batch as a producer may send it.
 
-    Raises the error that the producer should get. The records are not looked at.
+    Raises the error that the producer should get. The records are not looked at. With
+    `is_internal`, a broker writes in a producer's transaction, and without its sequence.
     """
     size = len(batch)
     if size <= MAGIC_AT:
@@ -181,7 +188,7 @@ def check_batch(batch: Buffer) -> BatchHeader:
         )
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
-    if header.producer_id > NO_PRODUCER and header.base_sequence < 0:
+    if header.producer_id > NO_PRODUCER and header.base_sequence < 0 and not is_internal:
         raise InvalidRecord(f"producer {header.producer_id} sent sequence {header.base_sequence}")
     return header
 

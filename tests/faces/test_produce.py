@@ -90,7 +90,7 @@ BAD = {
     "codec 5": (altered(ATTRIBUTES_AT, "h", 5), UNKNOWN_CODEC),
     "codec 7": (altered(ATTRIBUTES_AT, "h", 7), UNKNOWN_CODEC),
     "control": (altered(ATTRIBUTES_AT, "h", CONTROL), INVALID_RECORD),
-    "transactional": (altered(ATTRIBUTES_AT, "h", TRANSACTIONAL), INVALID_REQUEST),
+    "transactional": (altered(ATTRIBUTES_AT, "h", TRANSACTIONAL), INVALID_RECORD),
     "far future": (altered(MAX_TIME_AT, "q", 2**63 - 1), BAD_TIMESTAMP),
     "tomorrow": (altered(MAX_TIME_AT, "q", NOW_MS + 86_400_000), BAD_TIMESTAMP),
     "sequence -1": (
@@ -187,14 +187,6 @@ def test_acks_that_do_not_exist_are_refused(client: RawClient, topic: str, acks:
 
     assert answer.responses[0].partition_responses[0].error_code == BAD_ACKS
     assert client.end_offset(topic) == 0
-
-
-def test_a_transaction_is_refused(client: RawClient, topic: str) -> None:
-    fields = produce_fields(GOOD, topic, transactional_id="t")
-
-    answer = client.ask(Api.PRODUCE, 9, fields)
-
-    assert answer.responses[0].partition_responses[0].error_code == INVALID_REQUEST
 
 
 def test_without_acks_a_good_batch_gets_no_answer_and_is_stored(

@@ -1,5 +1,7 @@
 import os
+import queue
 import threading
+from collections import defaultdict
 
 import pytest
 
@@ -8,37 +10,35 @@ from tidelog.host import Path, SystemDisk
 
 @pytest.fixture
 def closes(monkeypatch):
-    """The names of the threads in which descriptors are closed, and a signal for each."""
-    names: list[str] = []
-    closed = threading.Semaphore(0)
+    """The threads in which each descriptor is closed; others may be closed meanwhile."""
+    threads: dict[int, queue.SimpleQueue[str]] = defaultdict(queue.SimpleQueue)
     close = os.close
 
     def noted(fd):
-        names.append(threading.current_thread().name)
         close(fd)
-        closed.release()
+        threads[fd].put(threading.current_thread().name)
 
     monkeypatch.setattr(os, "close", noted)
-    return names, closed
+    return threads
 
 
 def test_nobody_waits_while_the_disk_frees_a_file_that_was_deleted(tmp_path, closes):
-    names, closed = closes
     disk, path = SystemDisk(), Path(str(tmp_path / "large"))
     file = disk.open(path, create=True)
+    fd = file._fd
     disk.remove(path)
 
     del file
 
-    assert closed.acquire(timeout=10)
-    assert names == ["close"]
+    assert closes[fd].get(timeout=10) == "close"
 
 
 def test_a_file_that_is_still_there_is_closed_at_once(tmp_path, closes):
-    names, _ = closes
     file = SystemDisk().open(Path(str(tmp_path / "small")), create=True)
+    fd = file._fd
 
     file.close()
     file.close()
 
-    assert names == [threading.current_thread().name]
+    assert closes[fd].get(timeout=10) == threading.current_thread().name
+    assert closes[fd].empty()

@@ -28,9 +28,7 @@ from tidelog.log.directory import decode_id, encode_id
 from tidelog.model import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
-    NO_EPOCH,
     NO_NODE,
-    NO_OFFSET,
     NO_TIMESTAMP,
     NodeId,
     TopicPartition,
@@ -99,7 +97,8 @@ def _producers_of(broker: Broker, topic: str, number: int) -> dict[str, Any]:
             {
                 "producer_id": producer_id, "producer_epoch": state.epoch,
                 "last_sequence": state.last_sequence, "last_timestamp": state.last_timestamp_ms,
-                "coordinator_epoch": NO_EPOCH, "current_txn_start_offset": NO_OFFSET,
+                "coordinator_epoch": state.coordinator_epoch,
+                "current_txn_start_offset": state.transaction_start,
             }
             for producer_id, state in partition.log.producers.items()
         ]

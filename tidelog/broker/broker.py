@@ -22,8 +22,10 @@ from tidelog.broker.in_sync import InSyncProposals
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
+from tidelog.cluster.hub import Handler
 from tidelog.cluster.member import Member
 from tidelog.cluster.membership import Membership
+from tidelog.cluster.messages import AddToTransactions, WriteMarkers
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
@@ -60,6 +62,7 @@ from tidelog.model import (
     INTERNAL_TOPICS,
     METADATA_TOPIC_ID,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     Endpoint,
     NodeId,
     Offset,
@@ -67,6 +70,7 @@ from tidelog.model import (
 )
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import BeginAnew, Cut, Follower
+from tidelog.peers.listener import Answer
 from tidelog.raft.machine import Raft
 from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
@@ -80,12 +84,18 @@ INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
 )
 """Always synced, never deleted by age."""
 
-OFFSETS_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
+COMPACTED_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
 
 _MIN_IN_SYNC_DEFAULT: Final = "log.min.insync.replicas"
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
+
+
+def _not_yet(source: NodeId, asked: object, answer: Answer | None) -> None:
+    """The node is still starting; whoever asks tries again."""
+    if answer is not None:
+        answer.fail("this node is not ready yet")
 
 
 class Broker:
@@ -111,6 +121,10 @@ class Broker:
         self._inspecting: dict[Partition, None] = {}
         self._stop_calls: list[Callable[[], None]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
+        self.on_markers: Handler = _not_yet
+        """Called when a coordinator ends transactions here; set by whoever writes markers."""
+        self.on_places_to_add: Handler = _not_yet
+        """Called when a leader has something to add to a transaction that is coordinated here."""
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
         self.member: Member
@@ -191,6 +205,8 @@ class Broker:
             self.host, self.replicas, config=lambda: self.config, image=lambda: self.image,
             reports=lambda: self.controller.controller.reports,
         )  # fmt: skip
+        self.member.handle(WriteMarkers, lambda *heard: self.on_markers(*heard))
+        self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
         self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(
             self.host, self.member, self.replicas,
@@ -329,8 +345,8 @@ class Broker:
         return self.replicas.all()
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
-        if topic.name == OFFSETS_TOPIC:
-            return OFFSETS_TOPIC_CONFIG
+        if topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            return COMPACTED_TOPIC_CONFIG
         if topic.name in INTERNAL_TOPICS:
             return INTERNAL_TOPIC_CONFIG
         config = topic_config(topic.config, self.config.topic_defaults)

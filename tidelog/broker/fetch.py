@@ -178,7 +178,10 @@ class _Fetch:
         if fetched.preferred_replica != NO_NODE:
             self._is_sent_away = True
             return (), 0
-        limit = fetched.last_stable_offset if self._committed_only else fetched.high_watermark
+        limit = fetched.high_watermark
+        if self._committed_only:
+            limit = fetched.last_stable_offset
+            fetched.aborted = log.aborted(interest.offset, limit)
         bytes_max = min(interest.bytes_max, left)
         if bytes_max <= 0 and not at_least_one:
             return (), 0
@@ -273,6 +276,7 @@ class _Fetch:
                 continue
             interest.told_watermark = fetched.high_watermark
             interest.told_log_start = fetched.log_start
+            interest.told_stable = fetched.last_stable_offset
             topics.setdefault(interest.key[0], []).append(fetched)
             if fetched.size and self._session is not None:
                 self._session.serve_later(interest)
@@ -290,6 +294,7 @@ class _Fetch:
             or fetched.error
             or fetched.preferred_replica != NO_NODE
             or fetched.high_watermark != interest.told_watermark
+            or fetched.last_stable_offset != interest.told_stable
             or fetched.log_start != interest.told_log_start
         )
 

@@ -12,6 +12,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS
+from tidelog.broker.transactions import Transactions
 from tidelog.errors import (
     BrokerError,
     GroupIdNotFound,
@@ -35,8 +36,10 @@ from tidelog.groups.events import (
 )
 from tidelog.groups.records import CommittedOffset
 from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, TopicPartition
+from tidelog.txn.placement import coordinator_key
 
 GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
 CLASSIC: Final = "classic"
 DEAD: Final = "Dead"
 
@@ -44,8 +47,9 @@ DEAD: Final = "Dead"
 class GroupApis:
     """The handlers, bound to this node's coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, transactions: Transactions) -> None:
         self._coordinator = coordinator
+        self._transactions = transactions
 
     async def find_coordinator(
         self, broker: Broker, request: Any, context: Request
@@ -57,10 +61,15 @@ class GroupApis:
         for key in keys:
             answer: dict[str, Any] = {"key": key, "error_message": None}
             try:
-                if getattr(request, "key_type", GROUP_KEY) != GROUP_KEY:
-                    raise InvalidRequest("only consumer groups have a coordinator here, so far")
-                await self._coordinator.ready()
-                found = self._coordinator.leader_of(key)
+                kind = getattr(request, "key_type", GROUP_KEY)
+                keeper: Coordinator | Transactions = self._coordinator
+                name = key
+                if kind == TRANSACTION_KEY:
+                    keeper, name = self._transactions, coordinator_key(key)
+                elif kind != GROUP_KEY:
+                    raise InvalidRequest("only groups and transactions have coordinators here")
+                await keeper.ready()
+                found = keeper.leader_of(name)
                 at = found.kafka
                 answer |= {"node_id": found.node, "host": at.host, "port": at.port}
             except BrokerError as error:

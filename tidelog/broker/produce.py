@@ -2,21 +2,26 @@
 
 Rule 1: the cost is per batch: nothing here looks at a record.
 Rule 2: one bad partition spoils only its own answer.
+Rule 3: the first batch of a transaction in a partition waits for the transaction's coordinator.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Reply
+from tidelog.broker.verification import Verification, Wanted
 from tidelog.errors import (
     BrokerError,
     CorruptMessage,
     InvalidRecord,
-    InvalidRequest,
     InvalidRequiredAcks,
 )
+from tidelog.partition.driver import Partition
+from tidelog.records import is_transactional, read_header
 from tidelog.wire.produce import (
     PartitionAnswer,
     Repeated,
@@ -28,6 +33,8 @@ from tidelog.wire.requests import Header
 _log = logging.getLogger(__name__)
 
 _ACKS: Final = (-1, 0, 1)
+_ADDS_FROM: Final = 12
+"""From this version on a partition joins the transaction with the first batch (KIP-890, part 2)."""
 _REFUSED_SILENTLY: Final = "acks=0, and a batch was refused: {}"
 
 
@@ -67,16 +74,16 @@ class _Pending:
 class _Write:
     """One partition's part of a request; told when its batch is safe."""
 
-    __slots__ = ("_answer", "_pending", "deadline")
+    __slots__ = ("_pending", "answer", "deadline")
 
     def __init__(self, pending: _Pending, answer: PartitionAnswer) -> None:
         self._pending = pending
-        self._answer = answer
+        self.answer = answer
         self.deadline = pending.deadline
 
     def settled(self, error: BrokerError | None) -> None:
         if error is not None:
-            _refuse(self._answer, error)
+            _refuse(self.answer, error)
         self._pending.finished_one()
 
 
@@ -134,7 +141,7 @@ def handle_repeated(
 
 
 def handle_produce(
-    broker: Broker, frame: bytearray, header: Header, reply: Reply
+    broker: Broker, verification: Verification, frame: bytearray, header: Header, reply: Reply
 ) -> Repeated | None:
     """Append every batch of the request; the answer follows when the last one is settled.
 
@@ -154,8 +161,8 @@ def handle_produce(
     refusal: BrokerError | None = None
     if acks not in _ACKS:
         refusal = InvalidRequiredAcks(acks)
-    elif request.transactional_id is not None:
-        refusal = InvalidRequest("transactions are not supported yet; unset transactional.id")
+    transactional_id = request.transactional_id
+    adds = header.version >= _ADDS_FROM
     for topic, partitions in request.topics:
         answers = []
         for number, batch, _ in partitions:
@@ -167,15 +174,55 @@ def handle_produce(
                 if batch is None:
                     raise CorruptMessage("there are no records")
                 partition = broker.partition(topic, number)
-                write = _Write(pending, answer)
                 answer.log_start = partition.log.start
-                answer.base_offset, answer.append_time_ms, done = partition.append(
-                    batch, acks=acks, waiter=write, pins_bytes=pins_bytes
-                )
-                if not done:
+                write = _Write(pending, answer)
+                append = partial(_append, partition, batch, acks, write, pins_bytes)
+                if transactional_id is not None and is_transactional(batch):
+                    append = partial(append, is_transactional=True)
+                    wanted = _wanted(transactional_id, batch, adds=adds)
+                    if verification.needs(partition, wanted):
+                        pending.waiting += 1
+                        verification.ask(partition, wanted, partial(_verified, append, write))
+                        continue
+                if not append(answer):
                     pending.waiting += 1
             except BrokerError as error:
                 _refuse(answer, error)
         pending.add(topic, answers)
     pending.finished_one()
     return None
+
+
+def _append(
+    partition: Partition,
+    batch: memoryview,
+    acks: int,
+    write: _Write,
+    pins_bytes: int,
+    answer: PartitionAnswer,
+    *,
+    is_transactional: bool = False,
+) -> bool:
+    """Append the batch, and note where; whether nothing is to be awaited."""
+    answer.base_offset, answer.append_time_ms, done = partition.append(
+        batch, acks=acks, waiter=write, pins_bytes=pins_bytes, is_transactional=is_transactional
+    )
+    return done
+
+
+def _verified(
+    append: Callable[[PartitionAnswer], bool], write: _Write, error: BrokerError | None
+) -> None:
+    """The coordinator has answered: append what waited, or refuse it."""
+    if error is None:
+        try:
+            if not append(write.answer):
+                return
+        except BrokerError as refused:
+            error = refused
+    write.settled(error)
+
+
+def _wanted(transactional_id: str, batch: memoryview, *, adds: bool) -> Wanted:
+    header = read_header(batch)
+    return Wanted(transactional_id, header.producer_id, header.producer_epoch, adds)

@@ -10,7 +10,6 @@ from typing import Any
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.controller import decisions
-from tidelog.errors import InvalidRequest
 
 
 class ProducerIds:
@@ -36,6 +35,4 @@ class ProducerIds:
         self, broker: Broker, request: Any, context: Request
     ) -> dict[str, Any]:
         """A new id with epoch 0, for a producer without transactions."""
-        if request.transactional_id is not None:
-            raise InvalidRequest("transactions are not supported yet; unset transactional.id")
         return {"producer_id": await self.take(), "producer_epoch": 0}

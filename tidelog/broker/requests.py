@@ -22,6 +22,8 @@ from tidelog.broker.groups import GroupApis
 from tidelog.broker.produce import handle_produce, handle_repeated
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.sessions import Sessions
+from tidelog.broker.transactional_offsets import TransactionalOffsetApis
+from tidelog.broker.transactions import TransactionApis, Transactions
 from tidelog.config import NodeConfig
 from tidelog.errors import BrokerError, TidelogError, UnsupportedVersion
 from tidelog.wire.apis import APIS, Api
@@ -59,7 +61,12 @@ class Requests:
         )  # fmt: skip
         coordinator = Coordinator(broker)
         coordinator.start()
-        groups = GroupApis(coordinator)
+        transactions = Transactions(broker, coordinator)
+        transactions.start()
+        self._verification = transactions.verification
+        groups = GroupApis(coordinator, transactions)
+        txn = TransactionApis(transactions, ProducerIds(broker))
+        txn_offsets = TransactionalOffsetApis(coordinator, transactions.verification.confirm)
         self._handlers: dict[Api, Handler] = {
             Api.API_VERSIONS: api_versions,
             Api.METADATA: topics.metadata,
@@ -70,7 +77,13 @@ class Requests:
             Api.LIST_OFFSETS: offsets.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             Api.DELETE_RECORDS: offsets.delete_records,
-            Api.INIT_PRODUCER_ID: ProducerIds(broker).init_producer_id,
+            Api.INIT_PRODUCER_ID: txn.init_producer_id,
+            Api.ADD_PARTITIONS_TO_TXN: txn.add_partitions_to_txn,
+            Api.ADD_OFFSETS_TO_TXN: txn.add_offsets_to_txn,
+            Api.END_TXN: txn.end_txn,
+            Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
+            Api.LIST_TRANSACTIONS: txn.list_transactions,
+            Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,
             Api.DESCRIBE_CONFIGS: configs.describe_configs,
             Api.ALTER_CONFIGS: configs.alter_configs,
             Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
@@ -117,7 +130,7 @@ class Requests:
         try:
             authorize(client, api)
             if api is Api.PRODUCE:
-                return handle_produce(self._broker, frame, header, reply)
+                return handle_produce(self._broker, self._verification, frame, header, reply)
             if api is Api.FETCH:
                 handle_fetch(self._broker, self.sessions, frame, header, reply)
             else:

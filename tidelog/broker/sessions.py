@@ -35,7 +35,9 @@ Key: TypeAlias = tuple[str | UUID, int]
 class Interest:
     """One partition that a client fetches, and what it was last told of it."""
 
-    __slots__ = ("bytes_max", "epoch", "key", "offset", "told_log_start", "told_watermark")
+    __slots__ = (
+        "bytes_max", "epoch", "key", "offset", "told_log_start", "told_stable", "told_watermark",
+    )  # fmt: skip
 
     def __init__(self, key: Key, offset: Offset, bytes_max: int, epoch: Epoch) -> None:
         self.key = key
@@ -44,6 +46,7 @@ class Interest:
         self.epoch = epoch
         self.told_watermark = NO_OFFSET
         self.told_log_start = NO_OFFSET
+        self.told_stable = NO_OFFSET
 
     def update(self, newer: "Interest") -> None:
         self.offset, self.bytes_max, self.epoch = newer.offset, newer.bytes_max, newer.epoch

@@ -7,7 +7,7 @@ import msgspec
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
 from tidelog.controller.registration import Registration
-from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, ProducerId
 from tidelog.peers.wire import Message
 from tidelog.raft.voters import ReplicaKey, Voter
 
@@ -177,3 +177,58 @@ class Progress(Message, frozen=True, kw_only=True, tag=True):
     session: int
     broker_epoch: int
     replicas: list[ReplicaProgress]
+
+
+# Transactions.
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A partition, as transactions know it: by name."""
+
+    topic: str
+    partition: int
+
+
+class PlacesToAdd(msgspec.Struct, frozen=True, array_like=True):
+    """The partitions that a leader has, or wants to have, in a transaction."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    epoch: int
+    places: tuple[Place, ...]
+    adds: bool
+    """Not only to ask whether they are in it."""
+
+
+class AddToTransactions(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by leaders of partitions before they take a transaction's first batch."""
+
+    transactions: tuple[PlacesToAdd, ...]
+
+
+class AddToTransactionsAnswer(Message, frozen=True, kw_only=True, tag=True):
+    codes: tuple[tuple[int, ...], ...]
+    """An error or 0 for each place of each transaction, in order."""
+
+
+class TransactionEnd(msgspec.Struct, frozen=True, array_like=True):
+    """A decided transaction, and where its marker is to stand."""
+
+    producer_id: ProducerId
+    epoch: int
+    commits: bool
+    is_bumped: bool
+    """The epoch is the one after that of the transaction."""
+    coordinator_epoch: Epoch
+    places: tuple[Place, ...]
+
+
+class WriteMarkers(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by coordinators of those who lead the places; answered when the markers are safe."""
+
+    ends: tuple[TransactionEnd, ...]
+
+
+class WriteMarkersAnswer(Message, frozen=True, kw_only=True, tag=True):
+    codes: tuple[tuple[int, ...], ...]
+    """An error or 0 for each place of each end, in order."""

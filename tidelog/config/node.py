@@ -171,6 +171,15 @@ class NodeConfig:
     offsets_topic_num_partitions: int = setting(
         50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
     )
+    transaction_max_timeout_ms: int = setting(
+        900_000, "The longest time that a transaction may stay open.", least=1
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, "How long an unused transactional id is remembered.", least=1
+    )
+    transaction_state_log_num_partitions: int = setting(
+        50, "Partitions of __transaction_state; fixed once it exists.", least=1, most=10000
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""

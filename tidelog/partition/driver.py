@@ -16,9 +16,9 @@ from tidelog.errors import (
     CorruptMessage,
     FencedLeaderEpoch,
     InvalidRecord,
-    InvalidRequest,
     InvalidTimestamp,
     InvalidTopic,
+    InvalidTransactionState,
     MessageTooLarge,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -43,6 +43,7 @@ from tidelog.model import (
     Epoch,
     NodeId,
     Offset,
+    ProducerId,
     TopicPartition,
 )
 from tidelog.partition.follower import Follower
@@ -52,9 +53,12 @@ from tidelog.records import (
     CONTROL,
     TRANSACTIONAL,
     BatchHeader,
+    Marker,
     check_batch,
     crc_matches,
+    encode_marker,
     iterate_batches,
+    read_header,
     stamp,
     stamp_append_time,
 )
@@ -293,7 +297,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> Offset:
         """Below it no transaction is undecided. Without transactions, the watermark."""
-        return self.high_watermark
+        return self.log.last_stable(self.high_watermark)
 
     def visible_end(self) -> Offset:
         """The watermark that clients may be told of."""
@@ -312,33 +316,31 @@ class Partition:
         waiter: Waiter,
         pins_bytes: int,
         internal: bool = False,
+        is_transactional: bool = False,
     ) -> tuple[Offset, int, bool]:
         """Append one batch as a client sent it, or with `internal` as this node made it.
 
         Returns its base offset, its append time (or NO_TIMESTAMP), and whether `waiter` need not
         be awaited; otherwise `waiter` is told later. `pins_bytes` is the size of the request that
-        `batch` keeps in memory.
+        `batch` keeps in memory. `is_transactional`: its transaction is known to have this
+        partition.
         """
-        leader = self.leading()
-        config, log = self.config, self.log
+        config = self.config
         if self._is_internal and not internal:
+            self.leading()
             raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
-        if log.refusal is not None or leader.epoch == self._spent_epoch:
-            raise StorageError(log.refusal or "another epoch must begin here")
-        if acks == -1:
-            needed = max(leader.min_in_sync, config.min_insync_replicas)
-            if len(leader.in_sync) < needed:
-                raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=needed)
-        elif len(leader.replicas) > 1 and not self.has_lease():
-            raise NotLeader(leader=None)  # another may lead by now, and would not have this record
-        header = check_batch(batch)
+        leader = self._writing(acks)
+        header = check_batch(batch, is_internal=internal)
         size = len(batch)
         if size > config.max_message_bytes:
             raise MessageTooLarge(size=size, size_max=config.max_message_bytes)
         if header.attributes & (CONTROL | TRANSACTIONAL):
             if header.attributes & CONTROL:
                 raise InvalidRecord("control batches are written by brokers alone")
-            raise InvalidRequest("transactions are not supported yet; unset transactional.id")
+            if header.producer_id < 0:
+                raise InvalidRecord("a transaction's batch names its producer")
+            if not (is_transactional or internal):
+                raise InvalidTransactionState("a transaction's batch came without its id")
         if config.compacts:
             require_keys(header, batch)
         append_time = NO_TIMESTAMP
@@ -354,6 +356,50 @@ class Partition:
         if append_time != NO_TIMESTAMP:
             stamp_append_time(batch, append_time)
             header = header._replace(max_timestamp=append_time)
+        base_offset = self._put(leader, batch, header, pins_bytes)
+        return base_offset, append_time, self._wait(leader, acks, self.log.end, waiter)
+
+    def append_marker(
+        self,
+        marker: Marker,
+        *,
+        producer_id: ProducerId,
+        producer_epoch: int,
+        is_bumped: bool,
+        waiter: Waiter,
+    ) -> tuple[Offset, bool]:
+        """End a producer's transaction here; `waiter` is told when that is committed.
+
+        Returns the marker's offset, and whether it is committed already. `is_bumped`: its epoch is
+        the one after the transaction's.
+        """
+        leader = self._writing(acks=-1)
+        self.log.producers.check_marker(producer_id, producer_epoch, marker, is_bumped=is_bumped)
+        batch = encode_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch,
+            now_ms=self._host.clock.wall_ms(),
+        )  # fmt: skip
+        offset = self._put(leader, batch, read_header(batch), len(batch))
+        return offset, self._wait(leader, -1, self.log.end, waiter)
+
+    def _writing(self, acks: int) -> Leader:
+        """The leader machine, if something may be appended now with these `acks`."""
+        leader, log = self.leading(), self.log
+        if log.refusal is not None or leader.epoch == self._spent_epoch:
+            raise StorageError(log.refusal or "another epoch must begin here")
+        if acks == -1:
+            needed = max(leader.min_in_sync, self.config.min_insync_replicas)
+            if len(leader.in_sync) < needed:
+                raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=needed)
+        elif len(leader.replicas) > 1 and not self.has_lease():
+            raise NotLeader(leader=None)  # another may lead by now, and would not have this record
+        return leader
+
+    def _put(
+        self, leader: Leader, batch: bytearray | memoryview, header: BatchHeader, pins_bytes: int
+    ) -> Offset:
+        """Append a batch that may be; its offset."""
+        log, size = self.log, len(batch)
         base_offset = log.end
         stamp(batch, base_offset, leader.epoch)
         kept: Bytes = batch
@@ -363,7 +409,7 @@ class Partition:
         self._rounds.mark(self)
         if self._log_watchers:
             self._tell_log_watchers()
-        return base_offset, append_time, self._wait(leader, acks, log.end, waiter)
+        return base_offset
 
     def _check_sequence(self, leader: Leader, header: BatchHeader) -> RememberedBatch | None:
         try:

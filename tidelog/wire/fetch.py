@@ -6,7 +6,8 @@ Requests are read by kio: they are small, and its reader is native.
 # response  := throttle_ms: int32, error: int16 (7+), session_id: int32 (7+), topic*   (4-17)
 # topic     := name: string | id: uuid (13+), partition*
 # partition := index: int32, error: int16, high_watermark: int64, last_stable: int64,
-#              log_start: int64 (5+), aborted: null, preferred_replica: int32 (11+), records: bytes
+#              log_start: int64 (5+), aborted*?, preferred_replica: int32 (11+), records: bytes
+# aborted   := producer_id: int64, first_offset: int64
 # From version 12 on lengths are uvarints, one more than the length, and every struct ends in tags.
 
 import struct
@@ -16,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.host import Bytes
-from tidelog.model import NO_NODE, NO_OFFSET, NodeId, Offset
+from tidelog.model import NO_NODE, NO_OFFSET, NodeId, Offset, ProducerId
 from tidelog.wire.produce import put_count, put_topic, put_uvarint
 
 FLEXIBLE_FROM: Final = 12
@@ -29,6 +30,7 @@ _HEAD: Final = struct.Struct(">ihi")
 _PARTITION: Final = struct.Struct(">ihqq")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+_ABORTED: Final = struct.Struct(">qq")
 
 _JOIN_BELOW_BYTES: Final = 16 * 1024
 """Smaller pieces are joined: copying them is cheaper than handing each to the kernel."""
@@ -45,6 +47,8 @@ class PartitionFetched:
     log_start: Offset = NO_OFFSET
     buffers: Sequence[Bytes] = ()
     size: int = 0
+    aborted: Sequence[tuple[ProducerId, Offset]] | None = None
+    """Transactions whose records are to be passed over, by their producers and first offsets."""
     preferred_replica: NodeId = NO_NODE
     """Who should be read from instead."""
 
@@ -70,10 +74,12 @@ def encode_response(
             )
             if version >= 5:
                 out += _INT64.pack(fetched.log_start)
-            if flexible:
-                out.append(0)  # aborted transactions: null
+            if fetched.aborted:
+                _put_aborted(out, fetched.aborted, flexible)
+            elif flexible:
+                out.append(0 if fetched.aborted is None else 1)
             else:
-                out += b"\xff\xff\xff\xff"
+                out += _INT32.pack(-1 if fetched.aborted is None else 0)
             if version >= RACKS_FROM:
                 out += _INT32.pack(fetched.preferred_replica)
             if flexible:
@@ -95,3 +101,13 @@ def encode_response(
         out.append(0)
     pieces.append(out)
     return pieces
+
+
+def _put_aborted(
+    out: bytearray, aborted: Sequence[tuple[ProducerId, Offset]], flexible: bool
+) -> None:
+    put_count(out, len(aborted), flexible)
+    for producer_id, first_offset in aborted:
+        out += _ABORTED.pack(producer_id, first_offset)
+        if flexible:
+            out.append(0)

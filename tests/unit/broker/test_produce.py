@@ -102,7 +102,7 @@ def test_one_bad_partition_spoils_only_its_own_answer():
         (10, batch_of(b"x" * 300), {}),
         (21, batch_of(b"a"), {"acks": 2}),
         (32, batch_of(b"a", time_ms=START_WALL_MS + 2 * 3600 * 1000), {}),
-        (42, batch_of(b"a", attributes=0x10, **AS_PRODUCER), {}),
+        (48, batch_of(b"a", attributes=0x10, **AS_PRODUCER), {}),
         (87, batch_of(b"a", attributes=0x20), {}),
     ],
     ids=["empty", "too long", "old", "too large", "acks", "future", "transactional", "control"],
@@ -153,14 +153,15 @@ def test_acks_all_needs_the_replicas_that_the_topic_asks_for():
     on_a_node(story)
 
 
-def test_a_transactional_request_is_refused_as_a_whole():
+def test_a_batch_of_a_transaction_that_nobody_coordinates_is_to_be_sent_again():
     async def story(node):
         await node.create("t")
-        fields = produce_fields([("t", [(0, batch_of(b"a"))])], transactional_id="x")
+        batch = batch_of(b"a", attributes=0x10, **AS_PRODUCER)
+        fields = produce_fields([("t", [(0, batch)])], transactional_id="x")
 
         answer = await node.ask(Api.PRODUCE, 9, **fields)
 
-        assert answer.responses[0].partition_responses[0].error_code == 42
+        assert answer.responses[0].partition_responses[0].error_code == 19
         assert node.broker.partition("t", 0).log.end == 0
 
     on_a_node(story)

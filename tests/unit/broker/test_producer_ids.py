@@ -52,10 +52,10 @@ def test_ids_stay_unique_when_a_block_runs_out_under_many_who_ask_at_once():
     on_a_node(story)
 
 
-def test_transactional_producers_are_refused():
+def test_who_has_a_transactional_id_must_find_its_coordinator_first():
     async def story(node):
         answer = await init(node, transactional_id="x")
 
-        assert (answer.error_code, answer.producer_id) == (42, -1)
+        assert (answer.error_code, answer.producer_id) == (15, -1)
 
     on_a_node(story)

@@ -15,8 +15,8 @@ from tidelog.errors import (
     CorruptMessage,
     FencedLeaderEpoch,
     InvalidRecord,
-    InvalidRequest,
     InvalidTimestamp,
+    InvalidTransactionState,
     MessageTooLarge,
     NotLeader,
     OffsetNotAvailable,
@@ -288,8 +288,17 @@ def test_control_batches_are_refused():
     refuses(InvalidRecord, lambda stage: stage.batch(attributes=CONTROL))
 
 
-def test_transactions_are_refused():
-    refuses(InvalidRequest, lambda stage: stage.batch(attributes=TRANSACTIONAL))
+def test_a_batch_of_a_transaction_is_taken_only_with_its_id():
+    refuses(
+        InvalidTransactionState,
+        lambda stage: stage.batch(
+            attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0
+        ),
+    )
+
+
+def test_a_batch_of_a_transaction_names_its_producer():
+    refuses(InvalidRecord, lambda stage: stage.batch(attributes=TRANSACTIONAL))
 
 
 def test_a_damaged_batch_is_refused():

@@ -1,0 +1,254 @@
+"""The ends of transactions: sent by coordinators, written by the leaders of partitions.
+
+Rule 1: a decided transaction is ended everywhere: a marker is sent until it stands, whoever leads
+        by then, or until its partition is no more.
+Rule 2: one request at a time to each broker, with all that waits for it: a transaction over many
+        partitions costs as many requests as brokers lead them.
+Rule 3: to write a marker twice changes nothing; to forget one leaves a transaction open for ever.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tidelog.broker.broker import Broker
+from tidelog.cluster.messages import (
+    Place,
+    TransactionEnd,
+    WriteMarkers,
+    WriteMarkersAnswer,
+)
+from tidelog.errors import (
+    BrokerError,
+    InvalidProducerEpoch,
+    TransactionCoordinatorFenced,
+)
+from tidelog.model import (
+    NO_NODE,
+    OFFSETS_TOPIC,
+    Epoch,
+    NodeId,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
+from tidelog.partition.driver import Partition
+from tidelog.peers.listener import Answer
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+from tidelog.records import Marker
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.05
+_ASK_SECONDS_MAX: Final = 5.0
+_ENDS_MAX: Final = 1000
+"""In one request; the others go with the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ending:
+    """A decided transaction whose markers are on their way."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    epoch: int
+    commits: bool
+    is_bumped: bool
+    coordinator_epoch: Epoch
+    is_wanted: Callable[[], bool]
+    """Whether it still is for this coordinator to end it."""
+    marked: Callable[[tuple[TopicPartition, ...]], None]
+    """Told where the marker stands, or need not stand any more."""
+
+
+class MarkerSender:
+    """Markers that this node's coordinator sends."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: dict[NodeId, dict[Ending, list[TopicPartition]]] = {}
+        self._asking: set[NodeId] = set()
+
+    def send(self, ending: Ending, places: tuple[TopicPartition, ...]) -> None:
+        """Send the marker to all `places`, until it stands in each."""
+        gone = []
+        for place in places:
+            leader = self._leader_of(place)
+            if leader is None:
+                gone.append(place)
+            elif leader == NO_NODE:
+                self._retry(ending, place)
+            else:
+                self._waiting.setdefault(leader, {}).setdefault(ending, []).append(place)
+                self._go_on(leader)
+        if gone:
+            ending.marked(tuple(gone))
+
+    def _leader_of(self, place: TopicPartition) -> NodeId | None:
+        """Who leads the place; NO_NODE while nobody does, None if it is no more."""
+        topic = self._broker.image.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[place.partition].leader
+
+    def _go_on(self, node: NodeId) -> None:
+        if node not in self._asking:
+            self._asking.add(node)
+            # At the end of this turn, so that what is decided together goes together.
+            asyncio.get_running_loop().call_soon(partial(self._ask_soon, node))
+
+    def _ask_soon(self, node: NodeId) -> None:
+        self._broker.spawn(self._ask_all(node))
+
+    async def _ask_all(self, node: NodeId) -> None:
+        try:
+            while waiting := self._waiting.pop(node, {}):
+                rest = dict(list(waiting.items())[_ENDS_MAX:])
+                if rest:
+                    self._waiting[node] = rest
+                work = [
+                    (ending, tuple(places))
+                    for ending, places in list(waiting.items())[:_ENDS_MAX]
+                    if ending.is_wanted()
+                ]
+                if work:
+                    await self._ask(node, work)
+        finally:
+            self._asking.discard(node)
+
+    async def _ask(
+        self, node: NodeId, work: list[tuple[Ending, tuple[TopicPartition, ...]]]
+    ) -> None:
+        request = WriteMarkers(
+            ends=tuple(
+                TransactionEnd(
+                    ending.producer_id, ending.epoch, ending.commits, ending.is_bumped,
+                    ending.coordinator_epoch,
+                    tuple(Place(place.topic, place.partition) for place in places),
+                )
+                for ending, places in work
+            )
+        )  # fmt: skip
+        try:
+            answer = await self._broker.member.hub.ask(
+                node, request, WriteMarkersAnswer, seconds_max=_ASK_SECONDS_MAX
+            )
+        except (PeerUnreachable, PeerRefused) as error:
+            _log.debug("node %d does not write markers: %s", node, error)
+            for ending, places in work:
+                for place in places:
+                    self._retry(ending, place)
+            return
+        for (ending, places), codes in zip(work, answer.codes, strict=True):
+            self._heard(ending, places, codes)
+
+    def _heard(
+        self, ending: Ending, places: tuple[TopicPartition, ...], codes: tuple[int, ...]
+    ) -> None:
+        standing = []
+        for place, code in zip(places, codes, strict=True):
+            # A greater epoch there means that the marker stands, or that a later one does.
+            if code in (0, InvalidProducerEpoch.code):
+                standing.append(place)
+            elif code != TransactionCoordinatorFenced.code:  # else another node sees to it
+                self._retry(ending, place)
+        if standing and ending.is_wanted():
+            ending.marked(tuple(standing))
+
+    def _retry(self, ending: Ending, place: TopicPartition) -> None:
+        wait = _RETRY_SECONDS * (0.5 + self._broker.host.random.random())
+        asyncio.get_running_loop().call_later(wait, self._again, ending, place)
+
+    def _again(self, ending: Ending, place: TopicPartition) -> None:
+        if ending.is_wanted():
+            self.send(ending, (place,))
+
+
+class MarkerWriter:
+    """Markers that others send, and this node's partitions get."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        on_end: Callable[[Partition, ProducerId], None],
+        on_offsets: Callable[[int, ProducerId, bool, Offset], None],
+    ) -> None:
+        """`on_end` is called when a transaction ends in a partition, `on_offsets` once that is
+        committed in one of `__consumer_offsets`, with its number and the marker's offset."""
+        self._broker = broker
+        self._on_end = on_end
+        self._on_offsets = on_offsets
+
+    def on_write_markers(self, source: NodeId, asked: WriteMarkers, answer: Answer | None) -> None:
+        assert answer is not None
+        work = _Work(asked, answer)
+        for at, end in enumerate(asked.ends):
+            marker = Marker(commits=end.commits, coordinator_epoch=end.coordinator_epoch)
+            for number, place in enumerate(end.places):
+                self._write(end, marker, place, partial(work.settled, at, number))
+        work.begun()
+
+    def _write(
+        self,
+        end: TransactionEnd,
+        marker: Marker,
+        place: Place,
+        settled: Callable[[BrokerError | None], None],
+    ) -> None:
+        try:
+            partition = self._broker.partition(place.topic, place.partition)
+            waiter = _Written(settled)
+            offset, done = partition.append_marker(
+                marker, producer_id=end.producer_id, producer_epoch=end.epoch,
+                is_bumped=end.is_bumped, waiter=waiter,
+            )  # fmt: skip
+        except BrokerError as error:
+            settled(error)
+            return
+        self._on_end(partition, end.producer_id)
+        if place.topic == OFFSETS_TOPIC:
+            waiter.then = partial(
+                self._on_offsets, place.partition, end.producer_id, end.commits, offset
+            )
+        if done:
+            waiter.settled(None)
+
+
+class _Written:
+    """Awaits one marker."""
+
+    __slots__ = ("_settled", "deadline", "then")
+
+    def __init__(self, settled: Callable[[BrokerError | None], None]) -> None:
+        self._settled = settled
+        self.deadline = float("inf")
+        self.then: Callable[[], None] | None = None
+
+    def settled(self, error: BrokerError | None) -> None:
+        if error is None and self.then is not None:
+            self.then()
+        self._settled(error)
+
+
+class _Work:
+    """A request whose markers are on their way to the disks."""
+
+    def __init__(self, asked: WriteMarkers, answer: Answer) -> None:
+        self._answer = answer
+        self._codes = [[0] * len(end.places) for end in asked.ends]
+        self._left = 1 + sum(len(end.places) for end in asked.ends)
+
+    def settled(self, at: int, number: int, error: BrokerError | None) -> None:
+        self._codes[at][number] = 0 if error is None else error.code
+        self.begun()
+
+    def begun(self) -> None:
+        """One less to wait for."""
+        self._left -= 1
+        if self._left == 0:
+            self._answer.send(WriteMarkersAnswer(codes=tuple(map(tuple, self._codes))))
