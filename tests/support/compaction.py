@@ -21,6 +21,8 @@ from tidelog.log.recovery import open_log, walk
 from tidelog.log.segment import Segment
 from tidelog.log.swap import commit_swap, complete_swaps, discard_cleaned, finish_swap
 from tidelog.log.tail import TailBudget
+from tidelog.log.transactions import Transactions
+from tidelog.log.transactions import fold as fold_batch
 from tidelog.model import Offset
 from tidelog.records import (
     CRC_AT,
@@ -114,21 +116,26 @@ class CompactedLog:
 
     # Cleaning.
 
-    def compaction(self) -> Compaction:
-        """A pass over all sealed segments."""
-        sealed, active = self.log.segments[:-1], self.log.segments[-1]
+    def compaction(self, count: int | None = None) -> Compaction:
+        """A pass over all sealed segments, or the first `count` of them."""
+        count = len(self.log.segments) - 1 if count is None else count
+        limit = self.log.segments[count].base
         return Compaction(
-            disk=self.disk, segments=sealed, first_dirty=self.first_dirty, limit=active.base,
+            disk=self.disk, segments=self.log.segments[:count], first_dirty=self.first_dirty,
+            limit=limit,
             producers=last_offsets(self.log.producers), now_ms=self.now_ms,
             delete_retention_ms=self.topic.delete_retention_ms,
             segment_bytes=self.topic.segment_bytes,
             index_interval_bytes=self.topic.index_interval_bytes,
             key_bytes_max=self.key_bytes_max,
+            marked_epochs=self.log.producers.marked_epochs(),
+            aborted=self.log.transactions.aborted.between(0, self.log.end),
+            has_markers=self.log.transactions.has_markers,
         )  # fmt: skip
 
-    def clean(self) -> Compaction:
+    def clean(self, count: int | None = None) -> Compaction:
         """One pass: map, write, swap; then start from the files."""
-        work = self.compaction()
+        work = self.compaction(count)
         for _ in work.map_keys():
             pass
         for group in work.groups():
@@ -229,17 +236,18 @@ def latest(records: Iterable[Record]) -> dict[bytes, bytes]:
 
 def fold(log: CompactedLog) -> ProducerStates:
     """The producers' state as the batches alone tell it."""
-    states = ProducerStates()
-    for header in log.headers():
-        if header.is_idempotent:
-            states.note(header, header.base_offset)
+    states, transactions = ProducerStates(), Transactions()
+    for header, batch in log.batches():
+        fold_batch(states, transactions, header, batch)
     return states
 
 
 def last_offsets(states: ProducerStates) -> dict[int, Offset]:
     """Where the newest batch of each producer ends; the tests' producers have small ids."""
     known = {producer: states.get(producer) for producer in range(10)}
-    return {p: state.batches[-1].last_offset for p, state in known.items() if state is not None}
+    return {
+        p: state.batches[-1].last_offset for p, state in known.items() if state and state.batches
+    }
 
 
 def random_records(generator: random.Random, count: int, keys: int, now_ms: int) -> list[Record]:

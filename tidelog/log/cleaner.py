@@ -241,7 +241,9 @@ class Cleaner:
             first_dirty=found.first_dirty, limit=found.end, producers=log.producers.last_offsets(),
             now_ms=self._host.clock.wall_ms(), delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes, index_interval_bytes=config.index_interval_bytes,
-            key_bytes_max=self.key_bytes_max,
+            key_bytes_max=self.key_bytes_max, marked_epochs=log.producers.marked_epochs(),
+            aborted=log.transactions.aborted.between(0, log.end),
+            has_markers=log.transactions.has_markers,
         )  # fmt: skip
         # The steps that seal a segment must not follow its replacement.
         await self._rounds.written()
@@ -312,7 +314,7 @@ class Cleaner:
             _check(owner, log, cleaned.old)
             try:
                 await self._run(partial(commit_swap, disk, log.directory, new.base))
-                log.replace_segments(cleaned.old, new)
+                log.replace_segments(cleaned.old, new, cleaned.gone)
                 await self._run(partial(finish_swap, disk, log.directory, new.base, cleaned.end))
             except OSError as error:
                 # A start knows what to do with any state of the files, a running log does not.

@@ -5,8 +5,10 @@ Rule 1: of each key the latest record stays, where it was: offsets, times and by
 Rule 2: what is not understood is kept. A batch that cannot be unpacked passes as it is, and no
         tombstone behind it is dropped, for it may hold a value of the same key. Bytes that do not
         check out stop the work, and nothing is replaced.
-Rule 3: memory is bounded: one budget for keys, a window of offsets, a chunk of a file at a time.
-Rule 4: work is done in small pieces. A generator yields the bytes that it moved since it last did,
+Rule 3: what a transaction wrote counts if it was committed. If it was aborted, its records go, and
+        supersede nothing. Its marker stays while any of its batches is left.
+Rule 4: memory is bounded: one budget for keys, a window of offsets, a chunk of a file at a time.
+Rule 5: work is done in small pieces. A generator yields the bytes that it moved since it last did,
         so that its caller can pace it and stop it anywhere.
 
 A pass over a log has two halves. `map_keys` reads the dirty part and notes the last offset of each
@@ -19,21 +21,34 @@ records of it stay: most of its batches pass or go without being unpacked again.
 
 # A tombstone, a record without a value, stays until its *horizon*: `delete.retention.ms` after it
 # was first cleaned. Whoever reads the log from its start within that time sees that the key is
-# gone. As in Kafka, the header holds it (KIP-534):
+# gone. So does the marker of a transaction after the first pass that finds no batch of it: whoever
+# has seen the batches must see how they ended. As in Kafka, the header holds it (KIP-534):
 #
 # attributes bit 0x40 set: base_timestamp is the horizon, and the records' times count from it
+#
+# One pass removes the batches of an aborted transaction, the next one its entry in the index, and
+# one after the horizon its marker. So whoever reads batches and index, in whatever order, never
+# gets batches without their entry, nor an entry without its marker.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from typing import Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.host import Bytes, Disk, File
+from tidelog.log.aborted import AbortedIndex, AbortedLookup
 from tidelog.log.index import RELATIVE_MAX
 from tidelog.log.keymap import STAYS, TOMBSTONE, TOMBSTONE_STAYS, Fates, KeyMap
-from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
 from tidelog.log.swap import cleaned_path
+from tidelog.log.transactions import find_marker
 from tidelog.log.unpacking import Split, empty, find_bounds, rebuild, split_records, unpack
 from tidelog.model import Offset, ProducerId
 from tidelog.records import (
@@ -112,6 +127,8 @@ class Cleaned:
     old: Sequence[Segment]
     segment: Segment
     end: Offset
+    gone: Collection[Offset] = ()
+    """Markers of aborted transactions that have no batches left: the index loses them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,6 +153,12 @@ class Compaction:
     segment_bytes: int
     index_interval_bytes: int
     key_bytes_max: int
+    marked_epochs: Mapping[ProducerId, int] = field(default_factory=dict)
+    """The epoch of every active producer that only a marker tells of."""
+    aborted: AbortedIndex = field(default_factory=AbortedIndex)
+    """A copy of the whole log's: below `limit` every transaction is decided."""
+    has_markers: bool = False
+    """Whether segments of the log get an index of aborted transactions."""
     tally: Tally = field(default_factory=Tally)
     unreadable: int = 0
     """Batches passed so far that could not be unpacked."""
@@ -144,6 +167,9 @@ class Compaction:
     _fates: Fates = field(init=False)
     _understood_end: Offset = field(init=False)
     """The first dirty batch that could not be unpacked while keys were mapped, or `limit`."""
+    _lookup: AbortedLookup | None = field(init=False, default=None)
+    _unended: set[ProducerId] = field(init=False, default_factory=set)
+    """Whose transactions had a batch so far, and no marker after it."""
 
     def __post_init__(self) -> None:
         self.end = self.first_dirty
@@ -176,11 +202,7 @@ class Compaction:
         """Map one batch; False if the map ends here."""
         if header.next_offset <= self.first_dirty:
             return True
-        if header.is_transactional and not header.is_control:
-            # Until someone can tell which transactions were aborted: theirs must not supersede.
-            self.end = max(self.end, header.base_offset)
-            return False
-        if header.record_count and not header.is_control:
+        if header.record_count and not header.is_control and not self._is_aborted(header):
             try:
                 split = split_records(unpack(header, batch), header)
             except CorruptMessage:
@@ -206,6 +228,14 @@ class Compaction:
         if self._is_understood(header):
             self.tally.keyless += split.keyless
         return True
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the batch is of a transaction that was aborted."""
+        if not header.is_transactional or not self.aborted:
+            return False
+        if self._lookup is None:  # here, in a thread
+            self._lookup = AbortedLookup(self.aborted)
+        return self._lookup.holds(header.producer_id, header.base_offset)
 
     def _is_understood(self, header: BatchHeader) -> bool:
         """Whether the batch is dirty, and it and all dirty ones before it could be unpacked."""
@@ -234,6 +264,7 @@ class Compaction:
         file.truncate(0)
         last = max(at for at, segment in enumerate(group) if segment.size)
         end, unsynced, changed = base, 0, len(group) > 1
+        gone: set[Offset] = set()
         for at, segment in enumerate(group):
             left = segment.size
             for batches in read_chunks(segment.open(self.disk), segment.size, segment.path()):
@@ -242,7 +273,7 @@ class Compaction:
                 for header, batch in batches:
                     size += header.size
                     is_last = at == last and size == left
-                    if (found := self._filter(header, batch, is_last=is_last)) is None:
+                    if (found := self._filter(header, batch, gone, is_last=is_last)) is None:
                         changed = True
                         continue
                     changed = changed or found[1] is not batch
@@ -262,22 +293,26 @@ class Compaction:
                 yield size + new.size - position
         if changed:
             file.datasync()
-            self._write_indexes(new)
-            done(Cleaned(group, new, end))
+            self._write_indexes(new, end, gone)
+            done(Cleaned(group, new, end, gone))
 
-    def _write_indexes(self, new: Segment) -> None:
-        for suffix, content in zip(
-            (INDEX_SUFFIX, TIME_INDEX_SUFFIX), new.index_contents(), strict=True
-        ):
+    def _write_indexes(self, new: Segment, end: Offset, gone: Collection[Offset]) -> None:
+        offsets, times = new.index_contents()
+        contents = {INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
+        if self.has_markers:
+            aborted = self.aborted.between(new.base, end)
+            aborted.remove(gone)
+            contents[TXN_INDEX_SUFFIX] = aborted.encode()
+        for suffix, content in contents.items():
             file = self.disk.open(cleaned_path(new.directory, new.base, suffix), create=True)
             file.truncate(0)
             file.write(0, [content])
             file.datasync()
 
     def _filter(
-        self, header: BatchHeader, batch: memoryview, *, is_last: bool
+        self, header: BatchHeader, batch: memoryview, gone: set[Offset], *, is_last: bool
     ) -> tuple[BatchHeader, Bytes] | None:
-        """What is left of a batch; None if it goes.
+        """What is left of a batch; None if it goes. `gone` gets what it says.
 
         A batch without records stays while it is the last of an active producer, whose sequence
         would be forgotten, or the last of its segment, which would not cover its range any more.
@@ -285,15 +320,45 @@ class Compaction:
         stays = is_last or self.producers.get(header.producer_id) == header.last_offset
         self.tally.records_read += header.record_count
         found: tuple[BatchHeader, Bytes] | None = header, batch
+        if header.is_transactional and not header.is_control:
+            self._unended.add(header.producer_id)
         if not header.record_count:
             found = found if stays else None
-        elif not header.is_control and header.base_offset < self.end:
+        elif header.is_control:
+            found = self._filter_control(header, batch, gone, stays=stays)
+        elif self._is_aborted(header):
+            found = empty(header) if stays else None
+        elif header.base_offset < self.end:
             try:
                 found = self._shrink(header, batch, stays=stays)
             except CorruptMessage:
                 self.unreadable += 1
         self.tally.records_kept += found[0].record_count if found is not None else 0
         return found
+
+    def _filter_control(
+        self, header: BatchHeader, batch: memoryview, gone: set[Offset], *, stays: bool
+    ) -> tuple[BatchHeader, Bytes] | None:
+        """A marker goes behind the batches of its transaction, once its horizon is past.
+
+        The last of an active producer stays as it is: nothing else tells the producer's epoch.
+        """
+        marker = find_marker(header, batch)
+        if marker is None:
+            return header, batch
+        is_needed = header.producer_id in self._unended
+        self._unended.discard(header.producer_id)
+        if is_needed or header.next_offset > self.end:
+            return header, batch
+        if not marker.commits:
+            gone.add(header.base_offset)
+        if not header.attributes & DELETE_HORIZON:
+            horizon_ms = self.now_ms + self.delete_retention_ms
+            return rebuild(header, [unpack(header, batch)], horizon_ms=horizon_ms)
+        is_fence = self.marked_epochs.get(header.producer_id) == header.producer_epoch
+        if header.base_timestamp > self.now_ms or is_fence:
+            return header, batch
+        return empty(header) if stays else None
 
     def _shrink(
         self, header: BatchHeader, batch: memoryview, *, stays: bool

@@ -447,5 +447,5 @@ class Log:
         del self.segments[:keep]
         # The file follows with the next epoch: it must not be cut before the checkpoint says so.
         self.epochs.cut_start(start)
-        self.transactions.aborted.drop_before(start)
+        self.transactions.aborted.drop_before(self.segments[0].base)
         return gone

@@ -350,7 +350,6 @@ def _load_transactions(
     transactions.has_markers |= bool(found)
     if found:
         _mend_aborted(disk, state, found, transactions)
-    transactions.aborted.drop_before(state.start)
     state.producers, state.transactions = producers, transactions
 
 

@@ -43,7 +43,7 @@ class Seal:
 
     segment: Segment
     beside: tuple[tuple[Path, bytes], ...]
-    """The indexes, the epochs so far and the producers' state after the segment."""
+    """The indexes, the epochs so far and the state of producers and transactions behind it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,13 @@ import logging
 from typing import Final
 
 from tidelog.host import Disk, File, Path
-from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_stem
+from tidelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_stem,
+)
 from tidelog.model import Offset
 from tidelog.records import HEADER_BYTES, batch_size_at, read_header
 
@@ -27,7 +33,8 @@ _log = logging.getLogger(__name__)
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-_INDEXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_INDEXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+"""Not every segment has the last one."""
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -40,9 +47,9 @@ def commit_swap(disk: Disk, directory: Path, base: Offset) -> None:
     """Decide for the new segment at `base`. Its files are whole and synced by now."""
     stem = file_stem(base)
     for suffix in _INDEXES:
-        disk.rename(
-            directory / (stem + suffix + CLEANED_SUFFIX), directory / (stem + suffix + SWAP_SUFFIX)
-        )
+        cleaned = directory / (stem + suffix + CLEANED_SUFFIX)
+        if disk.exists(cleaned):
+            disk.rename(cleaned, directory / (stem + suffix + SWAP_SUFFIX))
     disk.sync_directory(directory)  # else the decision could outlive the indexes' names
     disk.rename(
         directory / (stem + LOG_SUFFIX + CLEANED_SUFFIX),

@@ -34,7 +34,6 @@ from tidelog.records import (
     DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    TRANSACTIONAL,
     Codec,
     Record,
     decode_batch,
@@ -210,20 +209,6 @@ def test_control_batches_pass():
 
     assert [h.base_offset for h in log.headers() if h.is_control] == [0, 2, 4]
     assert log.offsets() == [0, 2, 4, 5]
-
-
-def test_compaction_waits_before_transactional_batches():
-    log = new_log()
-    log.append(record("a"))
-    log.append(record("a"))
-    log.append(record("a"), attributes=TRANSACTIONAL, producer=1, sequence=0)
-    log.append(record("a"))
-    log.roll()
-
-    log.clean()
-
-    assert log.first_dirty == 2
-    assert log.offsets() == [1, 2, 3]
 
 
 # Tombstones.

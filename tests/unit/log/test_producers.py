@@ -6,9 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.log.logs import make_batch
-from tidelog.errors import InvalidProducerEpoch, OutOfOrderSequence
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
-from tidelog.records import BatchHeader, read_header
+from tidelog.model import NO_OFFSET
+from tidelog.records import TRANSACTIONAL, BatchHeader, Marker, encode_marker, read_header
 
 LAST = 2**31 - 1
 """The last sequence number before they begin again at 0."""
@@ -128,7 +134,145 @@ def test_batches_of_an_older_epoch_are_not_taken_for_repeats():
     assert repeated.base_offset == 1
 
 
+# Transactions.
+
+COMMIT = Marker(commits=True, coordinator_epoch=5)
+
+
+def in_transaction(
+    sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7
+) -> BatchHeader:
+    batch = make_batch(
+        count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence,
+        attributes=TRANSACTIONAL,
+    )  # fmt: skip
+    return read_header(batch)
+
+
+def marker(*, epoch: int = 0, producer: int = 7, time_ms: int = 1000) -> BatchHeader:
+    batch = encode_marker(COMMIT, producer_id=producer, producer_epoch=epoch, now_ms=time_ms)
+    return read_header(batch)
+
+
+def test_transaction_is_open_from_its_first_batch_to_its_marker():
+    states = fold(header(0, producer=1), in_transaction(0, 2), in_transaction(2, 2))
+
+    assert states.transaction_start(7) == 1
+    assert states.is_in_transaction(7)
+    assert states.first_open() == 1
+    assert states.note_marker(marker(), COMMIT) == 1
+    assert states.transaction_start(7) == NO_OFFSET
+    assert states.first_open() == NO_OFFSET
+    assert states.note_marker(marker(), COMMIT) is None
+
+
+def test_first_of_all_open_transactions_is_known():
+    states = fold(in_transaction(0, producer=3), in_transaction(0, producer=2))
+
+    assert states.first_open() == 0
+    states.note_marker(marker(producer=3), COMMIT)
+    assert states.first_open() == 1
+
+
+def test_sequences_go_on_behind_a_marker_of_the_same_epoch():
+    states = fold(in_transaction(0, 3))
+    states.note_marker(marker(), COMMIT)
+
+    assert states.check(in_transaction(3)) is None
+    assert states.check(in_transaction(0, 3)) is not None, "a late retry is still recognised"
+    with pytest.raises(OutOfOrderSequence, match="3 was expected"):
+        states.check(in_transaction(1))
+
+
+def test_sequences_begin_again_behind_a_marker_of_the_next_epoch():
+    states = fold(in_transaction(0, 3))
+    states.note_marker(marker(epoch=1), COMMIT)
+
+    assert states.check(in_transaction(0, epoch=1)) is None
+    with pytest.raises(OutOfOrderSequence, match="0 was expected"):
+        states.check(in_transaction(3, epoch=1))
+    with pytest.raises(InvalidProducerEpoch, match="epoch 0; the current one is 1"):
+        states.check(in_transaction(3, epoch=0))
+
+
+def test_what_a_coordinator_writes_in_a_transaction_has_no_sequence():
+    states = fold(in_transaction(-1, 2))
+
+    assert states.check(in_transaction(-1, 2)) is None
+    states.note(in_transaction(-1, 2), 2)
+    assert states.check(in_transaction(-1)) is None
+    assert states.transaction_start(7) == 0
+    states.note_marker(marker(epoch=1), COMMIT)
+    with pytest.raises(InvalidProducerEpoch):
+        states.check(in_transaction(-1))
+
+
+def test_plain_batch_is_refused_within_a_transaction():
+    states = fold(in_transaction(0))
+
+    with pytest.raises(InvalidTransactionState, match="which began at offset 0"):
+        states.check(header(1))
+    states.note_marker(marker(), COMMIT)
+    assert states.check(header(1)) is None
+
+
+def test_batch_of_a_newer_epoch_leaves_the_transaction_open():
+    states = fold(in_transaction(0), in_transaction(0, epoch=1))
+
+    assert states.transaction_start(7) == 0
+
+
+# What the producer had before; the marker's epoch, its coordinator's; what it is told.
+LATE = [
+    ("nothing", 0, 0, False, None),
+    ("open", 0, 5, False, None),
+    ("open", 1, 5, False, None),
+    ("open", 1, 5, True, None),
+    ("open in 1", 0, 5, False, InvalidProducerEpoch),
+    ("open in 1", 1, 5, False, None),
+    ("open in 1", 1, 5, True, InvalidProducerEpoch),
+    ("ended in 1", 0, 5, False, InvalidProducerEpoch),
+    ("ended in 1", 1, 5, False, None),
+    ("ended in 1", 1, 5, True, None),
+    ("ended in 1", 1, 6, False, None),
+    ("ended in 1", 1, 4, False, TransactionCoordinatorFenced),
+    ("ended in 1", 2, 4, True, TransactionCoordinatorFenced),
+]
+
+
+@pytest.mark.parametrize(("before", "epoch", "coordinator", "is_bumped", "refusal"), LATE)
+def test_late_marker_is_refused(before, epoch, coordinator, is_bumped, refusal):
+    states = ProducerStates()
+    if before == "open":
+        states.note(in_transaction(0), 0)
+    elif before != "nothing":
+        states.note(in_transaction(0), 0)
+        states.note_marker(marker(epoch=1), COMMIT)
+        if before == "open in 1":
+            states.note(in_transaction(0, epoch=1), 2)
+    found = Marker(commits=False, coordinator_epoch=coordinator)
+
+    if refusal is None:
+        states.check_marker(7, epoch, found, is_bumped=is_bumped)
+    else:
+        with pytest.raises(refusal):
+            states.check_marker(7, epoch, found, is_bumped=is_bumped)
+
+
 # Forgetting.
+
+
+def test_producer_with_an_open_transaction_is_not_forgotten():
+    states = fold(in_transaction(0))
+
+    states.expire(before_ms=10**15)
+    assert states.transaction_start(7) == 0
+
+    states.note_marker(marker(time_ms=5000), COMMIT)
+    states.expire(before_ms=5000)
+    assert states.get(7) is not None
+    states.expire(before_ms=5001)
+    assert states.get(7) is None
 
 
 def test_silent_producers_are_forgotten():
@@ -163,6 +307,44 @@ def test_a_snapshot_has_kafkas_bytes():
         "ffffffff ffffffffffffffff"  # no coordinator, no open transaction
     )
     assert data == struct.pack(">hI", 1, crc32c(entries)) + entries
+
+
+def test_a_snapshot_of_a_producer_with_nothing_but_a_marker_has_kafkas_bytes():
+    states = ProducerStates()
+    states.note_marker(marker(epoch=2, time_ms=0x0102), COMMIT)
+
+    data = states.encode()
+
+    entry = "0000000000000007 0002 ffffffff ffffffffffffffff 00000000 0000000000000102 00000005"
+    assert data[6:] == bytes.fromhex("00000001" + entry + "ffffffffffffffff")
+    assert ProducerStates.decode(data) == states
+
+
+def test_the_last_entry_of_a_producer_is_its_last_batch():
+    states = fold(in_transaction(0, 2))
+    states.note_marker(marker(), COMMIT)
+    states.note(in_transaction(2, 2), 40)
+
+    data = states.encode()
+
+    entry = "0000000000000007 0000 00000003 0000000000000029 00000001 00000000000003e8 00000005"
+    assert data[-46:] == bytes.fromhex(entry + "0000000000000028")
+
+
+def test_transactions_read_back_from_a_snapshot():
+    states = fold(in_transaction(0, 2, producer=9), header(0, producer=1), in_transaction(0))
+    states.note_marker(marker(epoch=1, producer=3), COMMIT)
+    states.note_marker(marker(epoch=1), COMMIT)
+    states.note(in_transaction(0, epoch=1), 30)
+
+    again = ProducerStates.decode(states.encode())
+
+    assert again == states
+    assert again.first_open() == 0
+    again.note_marker(marker(producer=9), COMMIT)
+    assert again.first_open() == 30
+    assert again.marked_epochs() == {3: 1}
+    assert again.has_markers()
 
 
 BATCHES = st.lists(
