@@ -122,6 +122,9 @@ class SendMarkers:
     producer_id: ProducerId
     epoch: int
     commits: bool
+    is_bumped: bool
+    """`epoch` is the one after that in which the transaction was written. A marker that finds a
+    transaction of its own epoch is then a late repeat, and must not end it."""
     places: tuple[TopicPartition, ...]
 
 

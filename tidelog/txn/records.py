@@ -75,6 +75,8 @@ PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 COMPLETE: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 COMMITTED: Final = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
 
+BUMPING_VERSION: Final = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
@@ -95,7 +97,12 @@ class TransactionRecord:
     updated_ms: int
     started_ms: int = NO_TIMESTAMP
     client_version: int = 0
-    """2 if the epoch is bumped with each transaction (KIP-890), else 0."""
+    """`BUMPING_VERSION` if the epoch is bumped with the transaction's end (KIP-890), else 0."""
+
+    @property
+    def is_bumped(self) -> bool:
+        """The epoch is not the one in which the transaction was written, but the next."""
+        return self.state in PREPARED and self.client_version >= BUMPING_VERSION
 
     @property
     def writer(self) -> Writer:

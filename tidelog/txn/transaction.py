@@ -372,7 +372,8 @@ class Transaction:
         return [
             SendMarkers(
                 transactional_id=self.id, producer_id=record.producer_id, epoch=record.epoch,
-                commits=record.state in COMMITTED, places=tuple(sorted(record.places)),
+                commits=record.state in COMMITTED, is_bumped=record.is_bumped,
+                places=tuple(sorted(record.places)),
             )
         ]  # fmt: skip
 

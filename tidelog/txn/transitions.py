@@ -10,12 +10,9 @@ from typing import Final
 from tidelog.errors import ConcurrentTransactions
 from tidelog.model import NO_EPOCH, NO_PRODUCER, ProducerId, TopicPartition
 from tidelog.shards.effects import Moment, Writer
-from tidelog.txn.records import COMMITTED, State, TransactionRecord
+from tidelog.txn.records import BUMPING_VERSION, COMMITTED, State, TransactionRecord
 
 EPOCH_MAX: Final = 2**15 - 1
-
-_BUMPING: Final = 2
-"""The `client_version` where the epoch is bumped with the end of the transaction."""
 
 
 def is_used_up(record: TransactionRecord) -> bool:
@@ -64,7 +61,7 @@ def added(
     return replace(
         record, state=State.ONGOING, places=record.places | places, updated_ms=at.wall_ms,
         started_ms=record.started_ms if is_open else at.wall_ms,
-        client_version=_BUMPING if is_implicit else 0,
+        client_version=BUMPING_VERSION if is_implicit else 0,
     )  # fmt: skip
 
 
@@ -81,7 +78,7 @@ def ended_as(
         _decided(record, at, commits=commits), epoch=record.epoch + 1,
         previous_producer_id=record.producer_id, last_epoch=record.epoch,
         next_producer_id=NO_PRODUCER if writer.epoch else writer.producer_id,
-        client_version=_BUMPING,
+        client_version=BUMPING_VERSION,
     )  # fmt: skip
     assert decided.writer == writer
     return _closed(decided, at)
@@ -93,7 +90,8 @@ def fenced(record: TransactionRecord, at: Moment, *, commits: bool = False) -> T
     assert record.epoch < EPOCH_MAX
     decided = replace(
         _decided(record, at, commits=commits), epoch=record.epoch + 1,
-        previous_producer_id=record.producer_id, last_epoch=NO_EPOCH, client_version=_BUMPING,
+        previous_producer_id=record.producer_id, last_epoch=NO_EPOCH,
+        client_version=BUMPING_VERSION,
     )  # fmt: skip
     return _closed(decided, at)
 

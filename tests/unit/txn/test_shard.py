@@ -292,8 +292,9 @@ def test_a_transaction_is_complete_when_every_partition_has_its_marker():
     desk.store()
     (markers,) = desk.markers
     assert markers == SendMarkers(
-        transactional_id="x", producer_id=100, epoch=0, commits=False, places=(A, B, C)
-    )
+        transactional_id="x", producer_id=100, epoch=0, commits=False, is_bumped=False,
+        places=(A, B, C),
+    )  # fmt: skip
 
     desk.mark(markers, A, B)
     assert desk.in_flight == {}
@@ -316,6 +317,19 @@ def test_markers_of_another_epoch_complete_nothing():
     desk.do(desk.shard.marked("x", 99, 1, [A], desk.at()))
 
     assert desk.in_flight == {}
+
+
+def test_a_marker_says_whether_its_epoch_is_the_next_one():
+    desk = Desk()
+    desk.end("same", desk.opened("same", A))
+    desk.end("next", desk.opened("next", A), bumps=True)
+    desk.opened("fenced", A)
+    desk.abort("fenced")
+    desk.store()
+
+    for after in (desk, desk.restart()):
+        bumped = {markers.transactional_id: markers.is_bumped for markers in after.markers}
+        assert bumped == {"same": False, "next": True, "fenced": True}
 
 
 def test_markers_go_out_again_after_a_restart():

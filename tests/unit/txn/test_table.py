@@ -186,8 +186,9 @@ def sweep(desk: Desk) -> None:
 def mark(desk: Desk) -> None:
     producer_id, epoch = who(desk)
     markers = SendMarkers(
-        transactional_id=NAME, producer_id=producer_id, epoch=epoch, commits=True, places=(A, B)
-    )
+        transactional_id=NAME, producer_id=producer_id, epoch=epoch, commits=True, is_bumped=False,
+        places=(A, B),
+    )  # fmt: skip
     desk.markers.clear()
     desk.mark(markers)
 
