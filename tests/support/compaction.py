@@ -23,18 +23,22 @@ from tidelog.log.swap import commit_swap, complete_swaps, discard_cleaned, finis
 from tidelog.log.tail import TailBudget
 from tidelog.log.transactions import Transactions
 from tidelog.log.transactions import fold as fold_batch
-from tidelog.model import Offset
+from tidelog.model import Offset, ProducerId
 from tidelog.records import (
     CRC_AT,
     CRC_FROM,
     HEADER_BYTES,
+    TRANSACTIONAL,
     BatchHeader,
     Codec,
+    Marker,
     Record,
     decode_batch,
     encode_batch,
+    encode_marker,
     iterate_batches,
     read_header,
+    stamp,
 )
 from tidelog.simulation.disk import SimulatedDisk
 
@@ -200,6 +204,26 @@ class CompactedLog:
 
 def new_log(**options: Any) -> CompactedLog:
     return CompactedLog(SimulatedDisk(random.Random(1)), **options)
+
+
+def write(log: CompactedLog, producer: ProducerId, *records: Record, epoch: int = 0) -> None:
+    """Append a batch in a producer's transaction."""
+    batch = encode_batch(
+        records, producer_id=producer, producer_epoch=epoch, base_sequence=0,
+        attributes=TRANSACTIONAL, base_offset=log.log.end, leader_epoch=EPOCH,
+    )  # fmt: skip
+    log.append_raw(batch)
+
+
+def end(log: CompactedLog, producer: ProducerId, *, commits: bool, epoch: int = 0) -> Offset:
+    """Append a marker; its offset."""
+    batch = encode_marker(
+        Marker(commits=commits, coordinator_epoch=0), producer_id=producer, producer_epoch=epoch,
+        now_ms=NOW_MS,
+    )  # fmt: skip
+    stamp(batch, log.log.end, EPOCH)
+    log.append_raw(batch)
+    return log.log.end - 1
 
 
 def sealed(*sizes: int, first_ms: int = 0, max_ms: int = 0) -> list[Segment]:

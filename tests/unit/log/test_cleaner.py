@@ -12,9 +12,11 @@ from tests.support.compaction import (
     NOW_MS,
     CompactedLog,
     compacted,
+    end,
     new_log,
     record,
     sealed,
+    write,
 )
 from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
@@ -218,6 +220,30 @@ def test_cleaner_swaps_the_segments_of_a_running_log():
     assert log.consume(0) == log.records()
     log.open(log.log.end)
     assert log.offsets() == [4, 5, 6]
+
+
+def test_running_log_loses_its_aborted_transactions_with_their_batches():
+    log = new_log(topic=compacted(min_cleanable_dirty_ratio=0.0))
+    write(log, 1, record("a"))
+    end(log, 1, commits=False)
+    write(log, 1, record("b"))
+    end(log, 1, commits=True)
+    log.append(record("c"))
+    log.roll()
+    node = Node(log)
+
+    asyncio.run(node.clean())
+    assert 0 not in log.offsets()
+    assert log.log.aborted(0, 5) == [(1, 0)], "who has just read the batch must know"
+    log.append(record("d"))
+    log.log.roll()
+    log.flush()
+    node.owner.last_stable_offset = log.log.end
+    asyncio.run(node.clean())
+
+    assert log.log.aborted(0, 5) == []
+    log.open(log.log.end)
+    assert log.log.aborted(0, 5) == []
 
 
 def test_what_was_compacted_is_not_read_from_memory_any_more():

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from tests.support.compaction import (
     DIRECTORY,
     EPOCH,
-    NOW_MS,
     CompactedLog,
     broken,
     compacted,
+    end,
     fold,
     latest,
     new_log,
     record,
+    write,
 )
 from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
@@ -27,12 +28,9 @@ from tidelog.records import (
     CONTROL,
     DELETE_HORIZON,
     TRANSACTIONAL,
-    Marker,
     Record,
     decode_batch,
     encode_batch,
-    encode_marker,
-    stamp,
 )
 from tidelog.simulation.disk import SimulatedCrash
 
@@ -41,26 +39,6 @@ GRACE_MS = 1000
 
 def transactional_log() -> CompactedLog:
     return new_log(topic=compacted(delete_retention_ms=GRACE_MS))
-
-
-def write(log: CompactedLog, producer: ProducerId, *records: Record, epoch: int = 0) -> None:
-    """Append a batch in a producer's transaction."""
-    batch = encode_batch(
-        records, producer_id=producer, producer_epoch=epoch, base_sequence=0,
-        attributes=TRANSACTIONAL, base_offset=log.log.end, leader_epoch=EPOCH,
-    )  # fmt: skip
-    log.append_raw(batch)
-
-
-def end(log: CompactedLog, producer: ProducerId, *, commits: bool, epoch: int = 0) -> Offset:
-    """Append a marker; its offset."""
-    batch = encode_marker(
-        Marker(commits=commits, coordinator_epoch=0), producer_id=producer, producer_epoch=epoch,
-        now_ms=NOW_MS,
-    )  # fmt: skip
-    stamp(batch, log.log.end, EPOCH)
-    log.append_raw(batch)
-    return log.log.end - 1
 
 
 def committed(log: CompactedLog, start: Offset = 0) -> list[Record]:
