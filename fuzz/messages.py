@@ -11,13 +11,11 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from kio.index import load_request_schema
-
 from fuzz.batches import NOW_MS, any_batch
 from fuzz.mutate import NUMBERS
 from tidelog.config import TOPIC_SETTINGS
 from tidelog.wire.apis import APIS, Api
-from tidelog.wire.entities import encode, request_entity
+from tidelog.wire.entities import encode, request_entity, request_type
 
 GOOD_NAMES: Final = ("plain", "plain", "stamped")
 ODD_NAMES: Final = (
@@ -77,7 +75,7 @@ def simple_produce(random: Random, version: int, pool: Pool) -> bytes:
 
 @functools.cache
 def _request_schema(api: int, version: int) -> Any:
-    return load_request_schema(api, version)
+    return request_type(api, version)
 
 
 @functools.cache

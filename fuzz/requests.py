@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from fuzz.messages import Pool, any_version, header, random_body, simple_produce
@@ -34,7 +33,7 @@ from tidelog.host import Bytes
 from tidelog.records import crc_matches, iterate_batches
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.wire.apis import APIS, Api
-from tidelog.wire.entities import MessageDamaged
+from tidelog.wire.entities import MessageDamaged, response_type
 from tidelog.wire.produce import Repeated
 from tidelog.wire.produce import decode_request as decode_produce
 from tidelog.wire.requests import Header, read_header
@@ -229,7 +228,7 @@ def _producers(states: Any) -> Any:
 
 @functools.cache
 def _response_reader(api_key: int, version: int) -> Any:
-    return entity_reader(load_response_schema(api_key, version))
+    return entity_reader(response_type(api_key, version))
 
 
 def check_answer(answer: Answer) -> None:

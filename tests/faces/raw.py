@@ -9,12 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches
 from tidelog.wire.apis import APIS, Api
-from tidelog.wire.entities import build, encode
+from tidelog.wire.entities import build, encode, request_type, response_type
 
 ANSWER_SECONDS_MAX: Final = 20.0
 TOPIC: Final = "bystander"
@@ -32,7 +31,7 @@ def header(api: int, version: int, correlation_id: int = 1, client: bytes | None
 
 def body(api: int, version: int, fields: Mapping[str, Any]) -> bytes:
     """A request as kio writes it."""
-    return encode(build(load_request_schema(api, version), fields))
+    return encode(build(request_type(api, version), fields))
 
 
 def framed(payload: bytes) -> bytes:
@@ -133,7 +132,7 @@ class RawClient:
         frame = self.read_frame()
         assert frame is not None, "the node closed the connection instead of answering"
         flexible = version >= APIS[Api(api)].flexible_from and api != Api.API_VERSIONS
-        read: Any = entity_reader(load_response_schema(api, version))
+        read: Any = entity_reader(response_type(api, version))
         at = 5 if flexible else 4
         answer, size = read(memoryview(frame), at)
         assert at + size == len(frame), f"{len(frame) - at - size} bytes follow the answer"

@@ -540,6 +540,8 @@ class Broker:
     async def _checkpoint(self) -> None:
         """Note durable ends, watermarks and starts; see whether a full disk has room again."""
         partitions = self.partitions()
+        for partition in partitions:
+            _ = partition.last_stable_offset  # lets go of what ended below; nobody asks a follower
         if any(partition.disk_full for partition in partitions):
             free = await self.host.offload.run(
                 partial(self.host.disk.free_bytes, self._directory.root)

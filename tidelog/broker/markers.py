@@ -4,7 +4,9 @@ Rule 1: a decided transaction is ended everywhere: a marker is sent until it sta
         by then, or until its partition is no more.
 Rule 2: one request at a time to each broker, with all that waits for it: a transaction over many
         partitions costs as many requests as brokers lead them.
-Rule 3: to write a marker twice changes nothing; to forget one leaves a transaction open for ever.
+Rule 3: to forget a marker leaves a transaction open for ever; to write one that was held up on its
+        way may end the next transaction, if that has the same epoch. So who wrote a marker
+        remembers its number, and writes none that is not higher.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.cluster.messages import (
@@ -45,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.05
 _ASK_SECONDS_MAX: Final = 5.0
+_REMEMBERED_MAX: Final = 100_000
+"""Producers in partitions whose newest marker is known; one is held up for seconds at most."""
 _ENDS_MAX: Final = 1000
 """In one request; the others go with the next."""
 
@@ -59,6 +63,7 @@ class Ending:
     commits: bool
     is_bumped: bool
     coordinator_epoch: Epoch
+    number: int
     is_wanted: Callable[[], bool]
     """Whether it still is for this coordinator to end it."""
     marked: Callable[[tuple[TopicPartition, ...]], None]
@@ -127,7 +132,7 @@ class MarkerSender:
             ends=tuple(
                 TransactionEnd(
                     ending.producer_id, ending.epoch, ending.commits, ending.is_bumped,
-                    ending.coordinator_epoch,
+                    ending.coordinator_epoch, ending.number,
                     tuple(Place(place.topic, place.partition) for place in places),
                 )
                 for ending, places in work
@@ -183,6 +188,7 @@ class MarkerWriter:
         self._broker = broker
         self._on_end = on_end
         self._on_offsets = on_offsets
+        self._newest: dict[tuple[TopicPartition, ProducerId], _Newest] = {}
 
     def on_write_markers(self, source: NodeId, asked: WriteMarkers, answer: Answer | None) -> None:
         assert answer is not None
@@ -203,6 +209,11 @@ class MarkerWriter:
         try:
             partition = self._broker.partition(place.topic, place.partition)
             waiter = _Written(settled)
+            known = self._known(partition, end)
+            if known is not None:
+                if partition.wait_committed(known.end, waiter):
+                    waiter.settled(None)
+                return
             offset, done = partition.append_marker(
                 marker, producer_id=end.producer_id, producer_epoch=end.epoch,
                 is_bumped=end.is_bumped, waiter=waiter,
@@ -210,6 +221,7 @@ class MarkerWriter:
         except BrokerError as error:
             settled(error)
             return
+        self._remember(partition, end)
         self._on_end(partition, end.producer_id)
         if place.topic == OFFSETS_TOPIC:
             waiter.then = partial(
@@ -217,6 +229,30 @@ class MarkerWriter:
             )
         if done:
             waiter.settled(None)
+
+    def _known(self, partition: Partition, end: TransactionEnd) -> "_Newest | None":
+        """The marker that was written for this end, or for a later one of the same producer."""
+        known = self._newest.get((partition.name, end.producer_id))
+        is_here = known is not None and known.leader_epoch == partition.leading().epoch
+        is_old = known is not None and (end.coordinator_epoch, end.number) <= known.numbers
+        return known if is_here and is_old else None
+
+    def _remember(self, partition: Partition, end: TransactionEnd) -> None:
+        key = (partition.name, end.producer_id)
+        self._newest.pop(key, None)
+        self._newest[key] = _Newest(
+            (end.coordinator_epoch, end.number), partition.leading().epoch, partition.log.end
+        )
+        if len(self._newest) > _REMEMBERED_MAX:
+            del self._newest[next(iter(self._newest))]
+
+
+class _Newest(NamedTuple):
+    """The newest marker of a producer in a partition."""
+
+    numbers: tuple[Epoch, int]
+    leader_epoch: Epoch
+    end: Offset
 
 
 class _Written:

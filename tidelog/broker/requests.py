@@ -17,6 +17,7 @@ from tidelog.broker import admin, configs, offsets, reassignments, topics
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Client, Reply, Request, authorize
 from tidelog.broker.coordinator import Coordinator
+from tidelog.broker.decisions import DecisionApis
 from tidelog.broker.fetch import handle_fetch
 from tidelog.broker.groups import GroupApis
 from tidelog.broker.produce import handle_produce, handle_repeated
@@ -36,7 +37,9 @@ _log = logging.getLogger(__name__)
 Answer: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[Broker, Any, Request], Answer | Awaitable[Answer]]
 
-FINALIZED_FEATURES_UNKNOWN: Final = -1
+TRANSACTION_VERSION: Final = "transaction.version"
+"""Kafka's feature: from level 2 on each transaction has an epoch of its own (KIP-890)."""
+TRANSACTION_LEVEL: Final = 2
 
 
 def api_versions(broker: Broker, request: Any, context: Request) -> Answer:
@@ -45,7 +48,17 @@ def api_versions(broker: Broker, request: Any, context: Request) -> Answer:
             {"api_key": api, "min_version": versions.least, "max_version": versions.most}
             for api, versions in APIS.items()
         ],
-        "finalized_features_epoch": FINALIZED_FEATURES_UNKNOWN,
+        "supported_features": [
+            {"name": TRANSACTION_VERSION, "min_version": 0, "max_version": TRANSACTION_LEVEL}
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {
+                "name": TRANSACTION_VERSION,
+                "min_version_level": TRANSACTION_LEVEL,
+                "max_version_level": TRANSACTION_LEVEL,
+            }
+        ],
     }
 
 
@@ -66,6 +79,7 @@ class Requests:
         self._verification = transactions.verification
         groups = GroupApis(coordinator, transactions)
         txn = TransactionApis(transactions, ProducerIds(broker))
+        decisions = DecisionApis(transactions)
         txn_offsets = TransactionalOffsetApis(coordinator, transactions.verification.confirm)
         self._handlers: dict[Api, Handler] = {
             Api.API_VERSIONS: api_versions,
@@ -82,6 +96,8 @@ class Requests:
             Api.ADD_OFFSETS_TO_TXN: txn.add_offsets_to_txn,
             Api.END_TXN: txn.end_txn,
             Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
+            Api.COMMIT_GROUP: decisions.commit_group,
+            Api.READ_DECISION: decisions.read_decision,
             Api.LIST_TRANSACTIONS: txn.list_transactions,
             Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,
             Api.DESCRIBE_CONFIGS: configs.describe_configs,

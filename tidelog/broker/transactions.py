@@ -72,6 +72,7 @@ class TransactionsDriver(ShardDriver[Shard]):
     ) -> None:
         self._limits = limits
         self._sender = sender
+        self._ends = 0
         super().__init__(broker, partition)
 
     def _new_shard(self) -> Shard:
@@ -86,6 +87,7 @@ class TransactionsDriver(ShardDriver[Shard]):
         leader, shard = self._partition.leader, self.shard
         if leader is None:
             return  # whoever leads next sends them
+        self._ends += 1
         name, producer_id, epoch = effect.transactional_id, effect.producer_id, effect.epoch
 
         def marked(places: tuple[TopicPartition, ...]) -> None:
@@ -93,8 +95,8 @@ class TransactionsDriver(ShardDriver[Shard]):
 
         ending = Ending(
             transactional_id=name, producer_id=producer_id, epoch=epoch, commits=effect.commits,
-            is_bumped=getattr(effect, "is_bumped", False), coordinator_epoch=leader.epoch,
-            is_wanted=lambda: self.shard is shard, marked=marked,
+            is_bumped=effect.is_bumped, coordinator_epoch=leader.epoch,
+            number=self._ends, is_wanted=lambda: self.shard is shard, marked=marked,
         )  # fmt: skip
         self._sender.send(ending, effect.places)
 

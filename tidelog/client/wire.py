@@ -28,6 +28,7 @@ import tidelog
 from tidelog.errors import TidelogError, UnsupportedVersion
 from tidelog.host import Bytes, LoopNetwork, Network
 from tidelog.model import Endpoint
+from tidelog.wire import own
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity, response_type
 from tidelog.wire.frames import SIZE, SIZE_BYTES, FrameBuffer, FrameRefused
@@ -60,13 +61,16 @@ class ConnectionFailed(TidelogError):
 @functools.cache
 def versions_known(api_key: int) -> tuple[int, int]:
     """The lowest and the highest version of an API that this client can speak."""
+    if api_key in own.NAMES:
+        return 0, 0
     versions = schema_name_map[api_key_map[api_key]]
     return min(versions), min(max(versions), VERSION_MOST.get(api_key, max(versions)))
 
 
 def api_name(api_key: int) -> str:
     """The API's name for people, such as `list offsets`."""
-    return api_key_map.get(api_key, f"API {api_key}").replace("_", " ")
+    names = own.NAMES if api_key in own.NAMES else api_key_map
+    return names.get(api_key, f"API {api_key}").replace("_", " ")
 
 
 class Frames(asyncio.BufferedProtocol):

@@ -220,6 +220,8 @@ class TransactionEnd(msgspec.Struct, frozen=True, array_like=True):
     is_bumped: bool
     """The epoch is the one after that of the transaction."""
     coordinator_epoch: Epoch
+    number: int
+    """It rises with every end of the coordinator's epoch, and stays when one is sent again."""
     places: tuple[Place, ...]
 
 

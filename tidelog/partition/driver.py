@@ -382,6 +382,10 @@ class Partition:
         offset = self._put(leader, batch, read_header(batch), len(batch))
         return offset, self._wait(leader, -1, self.log.end, waiter)
 
+    def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
+        """Let `waiter` know when everything below `end` is committed; True if it is already."""
+        return self.leading().wait_committed(end, waiter)
+
     def _writing(self, acks: int) -> Leader:
         """The leader machine, if something may be appended now with these `acks`."""
         leader, log = self.leading(), self.log

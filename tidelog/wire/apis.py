@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from tidelog.wire.own import COMMIT_GROUP, READ_DECISION
+
 
 class Api(IntEnum):
-    """Kafka's API keys."""
+    """Kafka's API keys, and those of our own (`own.py`)."""
 
     PRODUCE = 0
     FETCH = 1
@@ -57,6 +59,8 @@ class Api(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
+    COMMIT_GROUP = COMMIT_GROUP
+    READ_DECISION = READ_DECISION
 
     @property
     def title(self) -> str:
@@ -128,4 +132,6 @@ APIS: Final[dict[Api, Versions]] = {
     Api.DESCRIBE_TOPIC_PARTITIONS: _speak(0, 0, flexible_from=0),
     Api.ADD_RAFT_VOTER: _speak(0, 0, flexible_from=0),
     Api.REMOVE_RAFT_VOTER: _speak(0, 0, flexible_from=0),
+    Api.COMMIT_GROUP: _speak(0, 0, flexible_from=0),
+    Api.READ_DECISION: _speak(0, 0, flexible_from=0),
 }

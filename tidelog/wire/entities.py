@@ -21,6 +21,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from tidelog.wire import own
 from tidelog.wire.lengths import MessageDamaged as MessageDamaged
 from tidelog.wire.lengths import check_lengths
 
@@ -33,6 +34,7 @@ _ZEROS: Final[dict[str, Any]] = {
     "string": "", "bytes": b"", "records": None, "bool": False, "uuid": None,
     "error_code": ErrorCode.none,
     "timedelta_i32": datetime.timedelta(0), "timedelta_i64": datetime.timedelta(0),
+    "datetime_i64": datetime.datetime.fromtimestamp(-0.001, datetime.UTC),
 }  # fmt: skip
 
 
@@ -48,8 +50,16 @@ def build(entity: Any, fields: Mapping[str, Any]) -> Any:
 
 
 # kio looks a type up by its path, as an import does: longer than it takes to build a small answer.
-request_type = functools.cache(load_request_schema)
-response_type = functools.cache(load_response_schema)
+
+
+@functools.cache
+def request_type(api_key: int, version: int) -> Any:
+    return own.REQUESTS.get(api_key) or load_request_schema(api_key, version)
+
+
+@functools.cache
+def response_type(api_key: int, version: int) -> Any:
+    return own.RESPONSES.get(api_key) or load_response_schema(api_key, version)
 
 
 def request_entity(api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
@@ -116,6 +126,8 @@ class _Field:
             return ErrorCode(value)
         if self.kafka_type.startswith("timedelta"):
             return datetime.timedelta(milliseconds=value)
+        if self.kafka_type.startswith("datetime") and isinstance(value, int):
+            return datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
         if self.kafka_type == "uuid":
             return None if value == NO_ID else value  # kio says None for the id of all zeros
         if self.name == "error_message":

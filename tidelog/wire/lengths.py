@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from kio.index import load_request_schema
 
 from tidelog.errors import TidelogError
+from tidelog.wire import own
 
 ITEMS_MAX: Final = 100_000
 """Items of all arrays of one request: as many partitions as one fetch may name."""
@@ -95,7 +96,8 @@ def check_lengths(api_key: int, version: int, request: memoryview, at: int) -> N
 
 @functools.cache
 def _request_walk(api_key: int, version: int) -> Walk:
-    fixed, walk = _struct(load_request_schema(api_key, version))
+    kind = own.REQUESTS.get(api_key) or load_request_schema(api_key, version)
+    fixed, walk = _struct(kind)
     return walk if walk is not None else lambda data, at, items: at + fixed
 
 

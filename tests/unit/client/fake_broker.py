@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from kio.index import load_response_schema
 from kio.serial import entity_writer
 
 from tidelog.records import iterate_batches, stamp
 from tidelog.wire.apis import Api
-from tidelog.wire.entities import decode_request, encode, response_entity
+from tidelog.wire.entities import decode_request, encode, response_entity, response_type
 
 VERSIONS = {
     Api.PRODUCE: (0, 9),
@@ -128,7 +127,7 @@ class FakeBroker:
         fields = await getattr(self, f"_{api.name.lower()}")(request, error)
         if fields is None:
             return None
-        schema = load_response_schema(key, version).__header_schema__
+        schema = response_type(key, version).__header_schema__
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, schema(correlation_id=correlation_id))
         return buffer.getvalue() + self._encode(api, version, fields)

@@ -1,10 +1,9 @@
 """Messages as kio, the library, writes and reads them: what our own codecs are held to."""
 
-from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from tidelog.wire.apis import APIS
-from tidelog.wire.entities import encode, request_entity
+from tidelog.wire.entities import encode, request_entity, response_type
 from tidelog.wire.requests import Header, read_header
 
 
@@ -41,7 +40,7 @@ def produce_fields(topics, *, acks=-1, timeout_ms=1000, transactional_id=None):
 
 def read_response(api, version, body):
     """The response that `body` is, all of it, as kio reads it."""
-    entity, size = entity_reader(load_response_schema(api, version))(memoryview(bytes(body)), 0)
+    entity, size = entity_reader(response_type(api, version))(memoryview(bytes(body)), 0)
     assert size == len(body), "bytes follow the response"
     return entity
 

@@ -1,7 +1,7 @@
 import pytest
-from kio.index import load_request_schema, load_response_schema
 
 from tidelog.wire.apis import APIS, Api
+from tidelog.wire.entities import request_type, response_type
 
 KAFKAJS_MOST = {  # kafkajs 2.2: it sends its own highest version, whatever is advertised
     Api.PRODUCE: 7, Api.FETCH: 11, Api.LIST_OFFSETS: 1, Api.METADATA: 6, Api.API_VERSIONS: 2,
@@ -21,7 +21,7 @@ def test_every_version_taken_is_known_to_kio_and_flexible_where_we_say(api):
     known = APIS[api]
 
     for version in range(known.taken_from, known.most + 1):
-        for schema in (load_request_schema(api, version), load_response_schema(api, version)):
+        for schema in (request_type(api, version), response_type(api, version)):
             assert schema.__api_key__ == api
             assert schema.__flexible__ == (version >= known.flexible_from)
 
@@ -44,4 +44,4 @@ def test_only_produce_is_advertised_below_what_is_taken():
 
 def test_an_api_is_called_what_kafka_calls_it():
     for api, known in APIS.items():
-        assert load_request_schema(api, known.most).__name__ == api.title + "Request"
+        assert request_type(api, known.most).__name__ == api.title + "Request"

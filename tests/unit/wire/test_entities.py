@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
@@ -19,6 +18,7 @@ from tidelog.wire.entities import (
     decode_request,
     encode,
     request_entity,
+    request_type,
     response_entity,
 )
 
@@ -179,5 +179,5 @@ def test_any_bytes_are_a_request_or_damaged_and_nothing_else(body, seed):
         entity = decode_request(api, version, body, 0)
     except MessageDamaged:
         return
-    read = entity_reader(load_request_schema(api, version))
+    read = entity_reader(request_type(api, version))
     assert entity == read(memoryview(body), 0)[0]

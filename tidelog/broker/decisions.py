@@ -1,0 +1,53 @@
+"""CommitGroup and ReadDecision: one decision over many producers, and what was decided last.
+
+Rule: nothing here decides; a request becomes an event, and a result an answer.
+"""
+
+from typing import Any, cast
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.broker.transactions import Transactions
+from tidelog.errors import BrokerError
+from tidelog.model import NO_TIMESTAMP
+from tidelog.txn.events import CommitGroup, Decided, GroupMember
+
+NO_BATCH = -1
+
+
+class DecisionApis:
+    """The handlers, bound to this node's coordinator of transactions."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def commit_group(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        members = tuple(
+            GroupMember(member.transactional_id, member.producer_id, member.producer_epoch)
+            for member in request.members
+        )
+        try:
+            decided = cast(
+                Decided,
+                await self._transactions.ask(
+                    request.group,
+                    lambda shard, reply, at: shard.commit_group(
+                        CommitGroup(
+                            reply=reply, group=request.group, batch_id=request.batch_id,
+                            members=members,
+                        ),
+                        at,
+                    ),
+                ),
+            )  # fmt: skip
+        except BrokerError as error:
+            return {
+                "error_code": error.code, "error_message": str(error), "batch_id": NO_BATCH,
+            }  # fmt: skip
+        return {"batch_id": decided.batch_id, "is_new": decided.is_new}
+
+    def read_decision(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        decision = self._transactions.driver(request.group).shard.decision(request.group)
+        if decision is None:
+            return {"batch_id": NO_BATCH, "decided_ms": NO_TIMESTAMP}
+        return {"batch_id": decision.batch_id, "decided_ms": decision.decided_ms}

@@ -1,0 +1,105 @@
+"""Requests that Kafka does not have: one decision over many producers.
+
+Rule: they look like Kafka's own, in its types and with its headers, so that everything that reads,
+checks and writes messages takes them, too. Their keys are far above those that Kafka gives out;
+clients pass over advertised keys that they do not know.
+"""
+
+# CommitGroup (1000) asks a transaction coordinator to commit the open transactions of all members,
+# as one batch of their group, or none of them. ReadDecision (1001) asks which batch was the last.
+#
+# CommitGroup request   := group: string, batch_id: int64, members: member*
+# member                := transactional_id: string, producer_id: int64, producer_epoch: int16
+# CommitGroup response  := throttle_ms: int32, error_code: int16, error_message: string?,
+#                          batch_id: int64, is_new: bool
+# ReadDecision request  := group: string
+# ReadDecision response := throttle_ms: int32, error_code: int16, error_message: string?,
+#                          batch_id: int64 (-1: none), decided_ms: int64
+# All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.schema.types import ProducerId, TransactionalId
+from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32Timedelta, i64
+
+COMMIT_GROUP: Final = 1000
+READ_DECISION: Final = 1001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGroupMember:
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    transactional_id: TransactionalId = field(metadata={"kafka_type": "string"})
+    producer_id: ProducerId = field(metadata={"kafka_type": "int64"})
+    producer_epoch: i16 = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGroupRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    group: str = field(metadata={"kafka_type": "string"})
+    batch_id: i64 = field(metadata={"kafka_type": "int64"})
+    members: tuple[CommitGroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGroupResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    batch_id: i64 = field(metadata={"kafka_type": "int64"})
+    is_new: bool = field(metadata={"kafka_type": "bool"})
+    """False: it was decided before, and nothing was done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDecisionRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(READ_DECISION)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    group: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDecisionResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(READ_DECISION)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    batch_id: i64 = field(metadata={"kafka_type": "int64"})
+    decided_ms: i64 = field(metadata={"kafka_type": "int64"})
+
+
+REQUESTS: Final[dict[int, Any]] = {
+    COMMIT_GROUP: CommitGroupRequest,
+    READ_DECISION: ReadDecisionRequest,
+}
+RESPONSES: Final[dict[int, Any]] = {
+    COMMIT_GROUP: CommitGroupResponse,
+    READ_DECISION: ReadDecisionResponse,
+}
+NAMES: Final = {COMMIT_GROUP: "commit_group", READ_DECISION: "read_decision"}
