@@ -110,6 +110,23 @@ class Producer(ABC):
         return [each.result() for each in pending]
 
 
+class TransactionalProducer(Producer):
+    """A producer with a transactional id: it is the only one of that id from its making on."""
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Let the group's offsets move with this transaction, or not at all."""
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def abort(self) -> None: ...
+
+
 class Consumer(ABC):
     inner: Any
 
@@ -223,6 +240,14 @@ class Client(ABC):
         self._opened.callback(producer.close)
         return producer
 
+    def transactional(
+        self, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> TransactionalProducer:
+        """A producer that has fenced all others of its id; `timeout_ms` is its transactions'."""
+        producer = self._transactional(transactional_id, timeout_ms)
+        self._opened.callback(producer.close)
+        return producer
+
     def consumer(
         self,
         *,
@@ -247,6 +272,9 @@ class Client(ABC):
 
     @abstractmethod
     def _producer(self, **options: Any) -> Producer: ...
+
+    @abstractmethod
+    def _transactional(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer: ...
 
     @abstractmethod
     def _consumer(self, **options: Any) -> Consumer: ...

@@ -7,7 +7,7 @@ from typing import Any, Final, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, ProducerFenced, for_code
 
 from tests.clients.adapters import (
     EARLIEST,
@@ -24,10 +24,12 @@ from tests.clients.adapters import (
     Sent,
     Start,
     TopicDescription,
+    TransactionalProducer,
 )
 from tests.clients.loop import shared_loop
 
 _RETRY_MS: Final = 50
+_PRODUCER_FENCED: Final = 90
 _TYPES: Final[dict[int, Any]] = {0: "CreateTime", 1: "LogAppendTime"}
 
 T = TypeVar("T")
@@ -39,6 +41,8 @@ def _translated() -> Iterator[None]:
         yield
     except KafkaError as error:
         code = getattr(error, "errno", None)
+        if isinstance(error, ProducerFenced):
+            code = _PRODUCER_FENCED  # the library has no number for it
         raise Refused(-1 if code is None else code, error) from error
 
 
@@ -104,6 +108,34 @@ class _Producer(Producer):
 
     def close(self) -> None:
         _wait(self.inner.stop())
+
+
+class _Transactional(_Producer, TransactionalProducer):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self.inner = _wait(
+            _started(
+                AIOKafkaProducer,
+                bootstrap_servers=bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                retry_backoff_ms=_RETRY_MS,
+            )
+        )
+        # Otherwise it would begin to be the only one with its first transaction.
+        _wait(self.inner._txn_manager.wait_for_pid())
+
+    def begin(self) -> None:
+        _wait(self.inner.begin_transaction())
+
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        places = {TopicPartition(*place): offset for place, offset in offsets.items()}
+        _wait(self.inner.send_offsets_to_transaction(places, group))
+
+    def commit(self) -> None:
+        _wait(self.inner.commit_transaction())
+
+    def abort(self) -> None:
+        _wait(self.inner.abort_transaction())
 
 
 class _Consumer(Consumer):
@@ -247,6 +279,9 @@ def _raise_for(errors: Any) -> None:
 class AioKafkaClient(Client):
     def _producer(self, **options: Any) -> Producer:
         return _Producer(self.bootstrap, **options)
+
+    def _transactional(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
+        return _Transactional(self.bootstrap, transactional_id, timeout_ms)
 
     def _consumer(self, **options: Any) -> Consumer:
         return _Consumer(self.bootstrap, **options)

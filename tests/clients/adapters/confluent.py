@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 
 import confluent_kafka as ck
@@ -26,6 +26,7 @@ from tests.clients.adapters import (
     Sent,
     Start,
     TopicDescription,
+    TransactionalProducer,
 )
 
 _POLL_MANY: Final = 1000
@@ -115,6 +116,60 @@ class _Producer(Producer):
     def close(self) -> None:
         self.inner.purge()
         self.inner.flush(SECONDS_MAX)
+
+
+class _Transactional(_Producer, TransactionalProducer):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._bootstrap = bootstrap
+        self.inner = ck.Producer(
+            {
+                **_common(bootstrap),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "linger.ms": 0,
+                "retry.backoff.ms": 20,
+                "topic.metadata.propagation.max.ms": 500,
+            }
+        )
+        with _translated():
+            self.inner.init_transactions(SECONDS_MAX)
+
+    def flush(self) -> None:
+        # The library's own fails with a SystemError where the producer is fenced.
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(self.inner):
+            assert time.monotonic() < deadline, "some records were not delivered"
+            with _translated():
+                self.inner.poll(0.01)
+
+    def close(self) -> None:
+        self.inner.purge()
+        with suppress(Refused):  # said before, where it mattered
+            self.flush()
+
+    def begin(self) -> None:
+        with _translated():
+            self.inner.begin_transaction()
+
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        places = [ck.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        # The library takes a group only from a member of it; this one has not joined.
+        consumer = ck.Consumer({**_common(self._bootstrap), "group.id": group})
+        try:
+            with _translated():
+                self.inner.send_offsets_to_transaction(
+                    places, consumer.consumer_group_metadata(), SECONDS_MAX
+                )
+        finally:
+            consumer.close()
+
+    def commit(self) -> None:
+        with _translated():
+            self.inner.commit_transaction(SECONDS_MAX)
+
+    def abort(self) -> None:
+        with _translated():
+            self.inner.abort_transaction(SECONDS_MAX)
 
 
 class _Consumer(Consumer):
@@ -264,6 +319,9 @@ class _Admin(Admin):
 class ConfluentClient(Client):
     def _producer(self, **options: Any) -> Producer:
         return _Producer(self.bootstrap, **options)
+
+    def _transactional(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
+        return _Transactional(self.bootstrap, transactional_id, timeout_ms)
 
     def _consumer(self, **options: Any) -> Consumer:
         return _Consumer(self.bootstrap, **options)

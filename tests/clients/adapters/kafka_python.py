@@ -7,6 +7,7 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
 
 from tests.clients.adapters import (
     EARLIEST,
@@ -24,6 +25,7 @@ from tests.clients.adapters import (
     Sent,
     Start,
     TopicDescription,
+    TransactionalProducer,
 )
 
 _MS_MAX: Final = int(SECONDS_MAX * 1000)
@@ -101,6 +103,43 @@ class _Producer(Producer):
 
     def close(self) -> None:
         self.inner.close(timeout=SECONDS_MAX)
+
+
+class _Transactional(_Producer, TransactionalProducer):
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self.inner = KafkaProducer(
+            **_common(bootstrap),
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            linger_ms=0,
+            max_block_ms=_MS_MAX,
+        )
+        _hurry(self.inner._metadata)
+        with _translated():
+            self.inner.init_transactions()
+
+    def begin(self) -> None:
+        with _translated():
+            self.inner.begin_transaction()
+
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        places = {
+            TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
+            for place, offset in offsets.items()
+        }
+        with _translated():
+            self.inner.send_offsets_to_transaction(places, group)
+
+    def commit(self) -> None:
+        with _translated():
+            self.inner.commit_transaction()
+
+    def abort(self) -> None:
+        with _translated():
+            self.inner.abort_transaction()
+
+    def close(self) -> None:
+        self.inner.close(timeout=0)  # else it would abort first, even where it is fenced
 
 
 class _Consumer(Consumer):
@@ -233,6 +272,9 @@ class _Admin(Admin):
 class KafkaPythonClient(Client):
     def _producer(self, **options: Any) -> Producer:
         return _Producer(self.bootstrap, **options)
+
+    def _transactional(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
+        return _Transactional(self.bootstrap, transactional_id, timeout_ms)
 
     def _consumer(self, **options: Any) -> Consumer:
         return _Consumer(self.bootstrap, **options)
