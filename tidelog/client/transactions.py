@@ -9,7 +9,7 @@ Rule 2: an abort fences the producer. The transaction may have ended a moment be
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kio.schema.describe_transactions.v0 import response as describe_v0
 from kio.schema.errors import ErrorCode
@@ -26,8 +26,6 @@ from tidelog.wire.entities import request_entity
 
 T = TypeVar("T")
 
-DESCRIBE_TRANSACTIONS: Final = 65
-LIST_TRANSACTIONS: Final = 66
 TRANSACTION_KEY: Final = 1
 """What FindCoordinator is asked for."""
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -100,6 +98,10 @@ class Fenced:
 class TransactionsClient(KafkaClient):
     """A cluster that can be asked about its transactions."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._coordinators: dict[str, tuple[NodeId, Endpoint]] = {}
+
     async def list_transactions(self, states: Iterable[str] = ()) -> list[ListedTransaction]:
         """The transactional ids of every coordinator, by name; of all states unless some are
         given."""
@@ -108,8 +110,8 @@ class TransactionsClient(KafkaClient):
         async def ask(node: NodeId, at: Endpoint) -> list[ListedTransaction]:
             connection = await self._connect(at)
             response = await connection.call(
-                LIST_TRANSACTIONS, state_filters=wanted, producer_id_filters=[], duration_filter=-1,
-                transactional_id_pattern=None,
+                Api.LIST_TRANSACTIONS, state_filters=wanted, producer_id_filters=[],
+                duration_filter=-1, transactional_id_pattern=None,
             )  # fmt: skip
             check(response.error_code, f"transactions of broker {node}")
             return [
@@ -137,7 +139,7 @@ class TransactionsClient(KafkaClient):
             check(code, _title(transactional_id), _missing(code))
             return _transaction_info(answer, node)
 
-        return await self._ask_coordinator(transactional_id, ask)
+        return await self.ask_coordinator(transactional_id, ask)
 
     async def describe_listed(self, listed: Iterable[ListedTransaction]) -> list[TransactionInfo]:
         """Those of `listed` that are still there, asked of the brokers that listed them."""
@@ -207,26 +209,32 @@ class TransactionsClient(KafkaClient):
             check(response.error_code, _title(transactional_id))
             return Fenced(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
 
-        return await self._ask_coordinator(transactional_id, ask)
+        return await self.ask_coordinator(transactional_id, ask)
 
-    async def _ask_coordinator(
+    async def ask_coordinator(
         self, transactional_id: str, ask: Callable[[NodeId, Connection], Awaitable[T]]
     ) -> T:
-        title = _title(transactional_id)
+        """Ask whoever coordinates the id, and whoever does instead if that one has moved."""
 
         async def attempt() -> T:
-            connection = await self.any_connection()
-            response = await connection.call(
-                Api.FIND_COORDINATOR, key=transactional_id, coordinator_keys=[transactional_id],
-                key_type=TRANSACTION_KEY,
-            )  # fmt: skip
-            (found,) = getattr(response, "coordinators", (response,))
-            check(found.error_code, title, getattr(found, "error_message", None))
-            assert found.node_id != NO_NODE, "a coordinator without an error is somewhere"
-            endpoint = Endpoint(host=found.host, port=found.port)
-            return await ask(found.node_id, await self._connect(endpoint))
+            known = self._coordinators.pop(transactional_id, None)
+            node, endpoint = known or await self._find_coordinator(transactional_id)
+            result = await ask(node, await self._connect(endpoint))
+            self._coordinators[transactional_id] = node, endpoint  # it has answered
+            return result
 
         return await self.retry(attempt)
+
+    async def _find_coordinator(self, transactional_id: str) -> tuple[NodeId, Endpoint]:
+        connection = await self.any_connection()
+        response = await connection.call(
+            Api.FIND_COORDINATOR, key=transactional_id, coordinator_keys=[transactional_id],
+            key_type=TRANSACTION_KEY,
+        )  # fmt: skip
+        (found,) = getattr(response, "coordinators", (response,))
+        check(found.error_code, _title(transactional_id), getattr(found, "error_message", None))
+        assert found.node_id != NO_NODE, "a coordinator without an error is somewhere"
+        return found.node_id, Endpoint(host=found.host, port=found.port)
 
 
 async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[OpenTransaction]:
@@ -269,9 +277,9 @@ class _Described(describe_v0.DescribeTransactionsResponse):
 
 
 async def _describe(connection: Connection, names: list[str]) -> tuple[_State, ...]:
-    version = connection.version(DESCRIBE_TRANSACTIONS)
+    version = connection.version(Api.DESCRIBE_TRANSACTIONS)
     assert version == 0, "there is no other"
-    request = request_entity(DESCRIBE_TRANSACTIONS, version, {"transactional_ids": names})
+    request = request_entity(Api.DESCRIBE_TRANSACTIONS, version, {"transactional_ids": names})
     view = memoryview(await connection.exchange(request)).toreadonly()
     try:
         _, at = entity_reader(_Described.__header_schema__)(view, 0)

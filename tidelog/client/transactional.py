@@ -1,0 +1,205 @@
+"""Writing in transactions, and one decision over many of them.
+
+Rule 1: what is written in a transaction is seen by readers of committed records all together, or
+        never. The partitions join by themselves, with the first batch that is written to each.
+Rule 2: every transaction has an epoch of its own (KIP-890): a batch that was held up on its way is
+        refused rather than taken for a part of the next one.
+Rule 3: what may have been done is asked again under the same number: a batch by its sequence, an
+        end by its epoch, a decision by its batch. So an answer that was lost does no harm.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+from tidelog.client.cluster import ANSWER_SECONDS, check
+from tidelog.client.transactions import TransactionsClient
+from tidelog.client.wire import Connection
+from tidelog.model import NO_PRODUCER, NodeId, Offset, ProducerId, TopicPartition
+from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, Codec, Record, encode_batch
+from tidelog.wire.apis import Api
+from tidelog.wire.entities import request_entity
+
+TIMEOUT_MS: Final = 60_000
+END_VERSION: Final = 5
+"""The first that gives each transaction an epoch of its own."""
+PRODUCE_VERSION: Final = 12
+"""The last that names topics, and the first with which partitions join by themselves."""
+
+
+class Member(NamedTuple):
+    """A producer whose transaction is to be committed with those of others."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The batch that a group has come to."""
+
+    batch_id: int
+    is_new: bool
+    """False: it was decided before, and nothing was done now."""
+
+
+class TransactionalClient(TransactionsClient):
+    """A cluster that transactions can be written to."""
+
+    async def begin(
+        self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS
+    ) -> "TransactionalProducer":
+        """Take over a transactional id: whoever had it is fenced, and what it left open aborted."""
+        fenced = await self.abort_transaction(transactional_id, timeout_ms=timeout_ms)
+        return TransactionalProducer(
+            self, transactional_id, fenced.producer_id, fenced.producer_epoch
+        )
+
+    async def commit_group(self, group: str, batch_id: int, members: Iterable[Member]) -> Decision:
+        """Commit the open transactions of all members as one batch of their group, or none.
+
+        A batch that was decided before is not decided again: nothing is done, and the members'
+        transactions stay open. Refused names the member whose transaction cannot be committed.
+        """
+        wanted = [
+            {
+                "transactional_id": member.transactional_id, "producer_id": member.producer_id,
+                "producer_epoch": member.epoch,
+            }
+            for member in members
+        ]  # fmt: skip
+
+        async def ask(node: NodeId, connection: Connection) -> Decision:
+            answer = await connection.call(
+                Api.COMMIT_GROUP, group=group, batch_id=batch_id, members=wanted
+            )
+            check(answer.error_code, f"batch {batch_id} of {group!r}", answer.error_message)
+            return Decision(batch_id=answer.batch_id, is_new=answer.is_new)
+
+        return await self.ask_coordinator(_any_member(group), ask)
+
+    async def read_decision(self, group: str) -> int | None:
+        """The newest batch that was decided; None if none was."""
+
+        async def ask(node: NodeId, connection: Connection) -> int | None:
+            answer = await connection.call(Api.READ_DECISION, group=group)
+            check(answer.error_code, f"decisions of {group!r}", answer.error_message)
+            return None if answer.batch_id < 0 else int(answer.batch_id)
+
+        return await self.ask_coordinator(_any_member(group), ask)
+
+
+def _any_member(group: str) -> str:
+    """A transactional id of the group, by which its coordinator is found."""
+    return f"{group}.0"
+
+
+class TransactionalProducer:
+    """One transactional id, and the transaction that it is in.
+
+    Not to be used by two at once, but for writes to different partitions.
+    """
+
+    def __init__(
+        self,
+        client: TransactionalClient,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: int,
+    ) -> None:
+        self._client = client
+        self._id = transactional_id
+        self._producer_id = producer_id
+        self._epoch = epoch
+        self._sequences: dict[TopicPartition, int] = {}
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"<TransactionalProducer {self._id!r} {self._producer_id}:{self._epoch}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._is_open:
+            await self.abort()
+
+    @property
+    def member(self) -> Member:
+        """As whom its open transaction is committed with others."""
+        return Member(self._id, self._producer_id, self._epoch)
+
+    async def write(
+        self, topic: str, partition: int, records: Sequence[Record], *, codec: Codec = Codec.NONE
+    ) -> Offset:
+        """Append one batch; the offset of its first record."""
+        place = TopicPartition(topic, partition)
+        sequence = self._sequences.get(place, 0)
+        batch = encode_batch(
+            records, codec=codec, producer_id=self._producer_id, producer_epoch=self._epoch,
+            base_sequence=sequence, attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        self._is_open = True
+        offset = await self._send(place, batch)
+        self._sequences[place] = (sequence + len(records)) % SEQUENCE_MODULUS
+        return offset
+
+    async def _send(self, place: TopicPartition, batch: bytearray) -> Offset:
+        client = self._client
+
+        async def attempt() -> Offset:
+            connection = await client.leader(place.topic, place.partition)
+            request = request_entity(
+                Api.PRODUCE, PRODUCE_VERSION,
+                {
+                    "transactional_id": self._id, "acks": -1,
+                    "timeout": int(client._timeout_seconds * 1000),
+                    "topic_data": [
+                        {
+                            "name": place.topic,
+                            "partition_data": [{"index": place.partition, "records": batch}],
+                        }
+                    ],
+                },
+            )  # fmt: skip
+            response = await connection.request(
+                request, timeout_seconds=client._timeout_seconds + ANSWER_SECONDS
+            )
+            (answer,) = response.responses[0].partition_responses
+            check(answer.error_code, str(place), answer.error_message)
+            return int(answer.base_offset)
+
+        return await client.retry(attempt)
+
+    async def commit(self) -> None:
+        """Let readers of committed records see what was written; returns once that is decided."""
+        await self._end(commits=True)
+
+    async def abort(self) -> None:
+        """Let them never see it."""
+        await self._end(commits=False)
+
+    async def _end(self, *, commits: bool) -> None:
+        if not self._is_open:
+            return
+
+        async def ask(node: NodeId, connection: Connection) -> None:
+            request = request_entity(
+                Api.END_TXN, END_VERSION,
+                {
+                    "transactional_id": self._id, "producer_id": self._producer_id,
+                    "producer_epoch": self._epoch, "committed": commits,
+                },
+            )  # fmt: skip
+            answer = await connection.request(request)
+            check(answer.error_code, f"the transaction of {self._id!r}")
+            assert answer.producer_id != NO_PRODUCER, "an end without an error says who goes on"
+            self._go_on_as(answer.producer_id, answer.producer_epoch)
+
+        await self._client.ask_coordinator(self._id, ask)
+
+    def _go_on_as(self, producer_id: ProducerId, epoch: int) -> None:
+        self._producer_id, self._epoch = producer_id, epoch
+        self._sequences.clear()
+        self._is_open = False
