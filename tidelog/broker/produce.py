@@ -19,6 +19,8 @@ from tidelog.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTransactionState,
+    TransactionAbortable,
 )
 from tidelog.partition.driver import Partition
 from tidelog.records import is_transactional, read_header
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 _ACKS: Final = (-1, 0, 1)
 _ADDS_FROM: Final = 12
 """From this version on a partition joins the transaction with the first batch (KIP-890, part 2)."""
+_ABORTABLE_FROM: Final = 11
+"""From this version on, clients know that a transaction may have to be aborted (KIP-890)."""
 _REFUSED_SILENTLY: Final = "acks=0, and a batch was refused: {}"
 
 
@@ -182,7 +186,8 @@ def handle_produce(
                     wanted = _wanted(transactional_id, batch, adds=adds)
                     if verification.needs(partition, wanted):
                         pending.waiting += 1
-                        verification.ask(partition, wanted, partial(_verified, append, write))
+                        then = partial(_verified, append, write, header.version)
+                        verification.ask(partition, wanted, then)
                         continue
                 if not append(answer):
                     pending.waiting += 1
@@ -211,9 +216,14 @@ def _append(
 
 
 def _verified(
-    append: Callable[[PartitionAnswer], bool], write: _Write, error: BrokerError | None
+    append: Callable[[PartitionAnswer], bool],
+    write: _Write,
+    version: int,
+    error: BrokerError | None,
 ) -> None:
     """The coordinator has answered: append what waited, or refuse it."""
+    if isinstance(error, TransactionAbortable) and version < _ABORTABLE_FROM:
+        error = InvalidTransactionState(str(error))
     if error is None:
         try:
             if not append(write.answer):
