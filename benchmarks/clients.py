@@ -75,7 +75,22 @@ class Rdkafka:
     def consume(self, bootstrap: str, topic: str, count: int, size: int) -> float:
         return self._run("consume", bootstrap, topic, count, size, CONSUMER)
 
+    def transact(
+        self, bootstrap: str, topic: str, count: int, size: int, commit_ms: int, name: str
+    ) -> tuple[float, list[float]]:
+        """In transactions that are committed every `commit_ms`; the seconds of all, of each."""
+        properties = {**PRODUCER, "acks": "-1", "transactional.id": name, "commit.ms": commit_ms}
+        found = self._ask("transact", bootstrap, topic, count, size, properties)
+        return float(found["seconds"]), list(found["commits"])
+
+    def produce_idempotently(self, bootstrap: str, topic: str, count: int, size: int) -> float:
+        properties = {**PRODUCER, "acks": "-1", "enable.idempotence": True}
+        return self._run("produce", bootstrap, topic, count, size, properties)
+
     def _run(self, *arguments: Any) -> float:
+        return float(self._ask(*arguments)["seconds"])
+
+    def _ask(self, *arguments: Any) -> Any:
         *words, properties = arguments
         command = [str(self._program), *map(str, words)]
         command += [f"{name}={str(value).lower()}" for name, value in properties.items()]
@@ -84,7 +99,7 @@ class Rdkafka:
         )
         if ended.returncode:
             raise RuntimeError(ended.stderr.strip()[-500:])
-        return float(json.loads(ended.stdout)["seconds"])
+        return json.loads(ended.stdout)
 
 
 def _installed() -> list[str] | None:

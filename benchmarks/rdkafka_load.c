@@ -1,7 +1,10 @@
 /* Produces or consumes N messages with librdkafka, and prints how long that took.
  *
  *     rdkafka_load produce|consume BOOTSTRAP TOPIC COUNT SIZE [property=value ...]
+ *     rdkafka_load transact BOOTSTRAP TOPIC COUNT SIZE commit.ms=N [property=value ...]
  *
+ * `transact` produces in transactions, and commits every N milliseconds; it prints how long each
+ * commit took, too.
  * Everything goes to partition 0. One line of JSON on standard output; 1 and a reason on standard
  * error if a message was lost. A first message is moved before the clock starts, so that connecting
  * does not count; it stops when the last one is acknowledged, or here.
@@ -59,9 +62,20 @@ int rd_kafka_consume_stop(rd_kafka_topic_t *, int32_t);
 ssize_t rd_kafka_consume_batch(rd_kafka_topic_t *, int32_t, int, rd_kafka_message_t **, size_t);
 void rd_kafka_message_destroy(rd_kafka_message_t *);
 const char *rd_kafka_version_str(void);
+typedef struct rd_kafka_error_s rd_kafka_error_t;
+rd_kafka_error_t *rd_kafka_init_transactions(rd_kafka_t *, int);
+rd_kafka_error_t *rd_kafka_begin_transaction(rd_kafka_t *);
+rd_kafka_error_t *rd_kafka_commit_transaction(rd_kafka_t *, int);
+const char *rd_kafka_error_string(const rd_kafka_error_t *);
 #endif
 
-enum { POLL_MS = 100, FLUSH_MS_MAX = 60000, SILENT_POLLS_MAX = 100, MESSAGES_PER_POLL = 10000 };
+enum {
+        POLL_MS = 100,
+        FLUSH_MS_MAX = 60000,
+        SILENT_POLLS_MAX = 100,
+        MESSAGES_PER_POLL = 10000,
+        COMMITS_MAX = 100000
+};
 
 static int64_t failures = 0;
 static const char *reason = "";
@@ -116,6 +130,54 @@ static double produce(rd_kafka_t *client, rd_kafka_topic_t *topic, int64_t count
         return seconds;
 }
 
+static double commits[COMMITS_MAX];
+static int commit_count = 0;
+
+static void must(rd_kafka_error_t *error, const char *what) {
+        if (error)
+                die(what, rd_kafka_error_string(error));
+}
+
+static void commit(rd_kafka_t *client) {
+        double began = now_seconds();
+        must(rd_kafka_commit_transaction(client, FLUSH_MS_MAX), "commit");
+        if (commit_count < COMMITS_MAX)
+                commits[commit_count++] = now_seconds() - began;
+}
+
+static double transact(rd_kafka_t *client, rd_kafka_topic_t *topic, int64_t count, size_t size,
+                       double interval) {
+        char *value = malloc(size ? size : 1);
+        memset(value, 't', size);
+        must(rd_kafka_init_transactions(client, FLUSH_MS_MAX), "init_transactions");
+        must(rd_kafka_begin_transaction(client), "begin");
+        if (rd_kafka_produce(topic, 0, 0, value, size, NULL, 0, NULL))
+                die("produce", rd_kafka_err2str(rd_kafka_last_error()));
+        commit(client);
+        commit_count = 0;
+        must(rd_kafka_begin_transaction(client), "begin");
+        double started = now_seconds(), due = started + interval;
+        for (int64_t sent = 1; sent < count;) {
+                if (rd_kafka_produce(topic, 0, 0, value, size, NULL, 0, NULL) == 0) {
+                        if (++sent % 1000 == 0)
+                                rd_kafka_poll(client, 0);
+                } else if (rd_kafka_last_error() == RD_KAFKA_RESP_ERR__QUEUE_FULL) {
+                        rd_kafka_poll(client, 1);
+                } else {
+                        die("produce", rd_kafka_err2str(rd_kafka_last_error()));
+                }
+                if (sent % 100 == 0 && now_seconds() >= due) {
+                        commit(client);
+                        must(rd_kafka_begin_transaction(client), "begin");
+                        due = now_seconds() + interval;
+                }
+        }
+        commit(client);
+        double seconds = now_seconds() - started;
+        free(value);
+        return seconds;
+}
+
 static double consume(rd_kafka_topic_t *topic, int64_t count) {
         static rd_kafka_message_t *messages[MESSAGES_PER_POLL];
         int silent = 0;
@@ -149,8 +211,10 @@ static double consume(rd_kafka_topic_t *topic, int64_t count) {
 int main(int argc, char **argv) {
         char error[512];
         if (argc < 6)
-                die("usage", "produce|consume BOOTSTRAP TOPIC COUNT SIZE [property=value ...]");
-        int produces = strcmp(argv[1], "produce") == 0;
+                die("usage", "produce|consume|transact BOOTSTRAP TOPIC COUNT SIZE [property=value ...]");
+        int transacts = strcmp(argv[1], "transact") == 0;
+        int produces = transacts || strcmp(argv[1], "produce") == 0;
+        double interval = 0.1;
         int64_t count = strtoll(argv[4], NULL, 10);
         size_t size = strtoull(argv[5], NULL, 10);
 
@@ -162,6 +226,10 @@ int main(int argc, char **argv) {
                 if (!equals)
                         die(argv[at], "it must be property=value");
                 *equals = '\0';
+                if (strcmp(argv[at], "commit.ms") == 0) {
+                        interval = strtod(equals + 1, NULL) / 1000;
+                        continue;
+                }
                 if (rd_kafka_conf_set(conf, argv[at], equals + 1, error, sizeof error))
                         die(argv[at], error);
         }
@@ -175,12 +243,18 @@ int main(int argc, char **argv) {
         if (!topic)
                 die("topic", rd_kafka_err2str(rd_kafka_last_error()));
 
-        double seconds = produces ? produce(client, topic, count, size) : consume(topic, count);
+        double seconds = transacts  ? transact(client, topic, count, size, interval)
+                         : produces ? produce(client, topic, count, size)
+                                    : consume(topic, count);
         rd_kafka_topic_destroy(topic);
         rd_kafka_destroy(client);
         if (failures)
                 die("messages were lost", reason);
-        printf("{\"messages\": %" PRId64 ", \"seconds\": %.6f, \"version\": \"%s\"}\n",
+        printf("{\"messages\": %" PRId64 ", \"seconds\": %.6f, \"version\": \"%s\"",
                count - 1, seconds, rd_kafka_version_str());
+        printf(", \"commits\": [");
+        for (int at = 0; at < commit_count; at++)
+                printf("%s%.6f", at ? ", " : "", commits[at]);
+        printf("]}\n");
         return 0;
 }
