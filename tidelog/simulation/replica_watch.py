@@ -31,7 +31,7 @@ Rule 3: of a node that is down, what its last process had synced is remembered.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypeAlias
@@ -185,6 +185,8 @@ class ReplicaWatch:
         self._lost_memory: dict[NodeId, int] = {}
         """Who lost power, and in which broker epoch; nobody knows until it has a later one."""
         self._problem: tuple[str, str] | None = None
+        self.on_committed: list[Callable[[Machine, Partition, Offset], None]] = []
+        """Told, inside of a node's event, that a leader has raised its watermark to an offset."""
         world.on_new_disk.append(self._forget)
         world.on_end.append(self._leave)
         world.invariant("replicas' moments", self._check_moments, every=1)
@@ -465,6 +467,8 @@ class ReplicaWatch:
             self._committed[key] = _Committed(
                 leader.epoch, end, log.start, tuple(log.epochs), durability
             )
+        for tell in self.on_committed:
+            tell(view.machine, view.partition, end)
 
     def _judge_sets(self, view: _View, end: Offset, sets: Sequence[PartitionImage]) -> None:
         """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""

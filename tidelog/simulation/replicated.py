@@ -17,7 +17,7 @@ What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +26,7 @@ from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.errors import CorruptMessage, TidelogError
-from tidelog.model import NO_NODE, NO_OFFSET, Epoch, Offset, TopicPartition
+from tidelog.model import NO_NODE, NO_OFFSET, Epoch, Offset, ProducerId, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
 from tidelog.simulation import history
 from tidelog.simulation.history import History
@@ -56,6 +56,10 @@ class Polled(NamedTuple):
     epoch: Epoch
     watermark: Offset
     batches: list[bytes]
+    stable: Offset = NO_OFFSET
+    """The last stable offset."""
+    aborted: Sequence[tuple[ProducerId, Offset]] = ()
+    """Producer and first offset of transactions that a committed read must not show."""
 
 
 class EpochClient(KafkaClient):
@@ -67,6 +71,7 @@ class EpochClient(KafkaClient):
         offset: Offset,
         *,
         bytes_max: int = _POLL_BYTES_MAX,
+        committed_only: bool = False,
         on_epoch: Callable[[Epoch], object] = lambda epoch: None,
     ) -> Polled:
         """Some batches from the one at `offset` on; `on_epoch` hears the epoch before it asks."""
@@ -79,7 +84,8 @@ class EpochClient(KafkaClient):
             response = await connection.call(
                 Api.FETCH, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
                 replica_id=NO_NODE, max_wait=100, min_bytes=1, max_bytes=bytes_max,
-                isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[],
+                isolation_level=int(committed_only), session_id=0, session_epoch=-1,
+                forgotten_topics_data=[],
                 topics=[
                     {
                         "topic": place.topic,
@@ -100,7 +106,11 @@ class EpochClient(KafkaClient):
                 for header, batch in iterate_batches(answer.records or b"")
                 if header.next_offset > offset
             ]
-            return Polled(epoch, answer.high_watermark, batches)
+            aborted = [
+                (one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()
+            ]
+            stable = answer.last_stable_offset
+            return Polled(epoch, answer.high_watermark, batches, stable, aborted)
 
         return await self.retry(attempt)
 
@@ -156,12 +166,16 @@ class ReplicatedLoad:
     # What they do.
 
     async def _begin(self) -> None:
-        world, pace = self.world, self.pace
-        generator = world.fork("topics")
+        generator = self.world.fork("topics")
         client = self._client(self._hosts[0], generator)
         for name in dict.fromkeys(place.topic for place in self.places):
             await self._insist("client-1", generator, lambda n=name: self._create(client, n))  # type: ignore[misc]
         client.close()
+        self._crowd()
+
+    def _crowd(self) -> None:
+        """Everything is there: let the clients come."""
+        pace = self.pace
         for number in range(pace.producers):
             place = self.places[number % len(self.places)]
             host = self._hosts[number % len(self._hosts)]

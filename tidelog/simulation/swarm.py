@@ -25,10 +25,11 @@ from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
+from tidelog.simulation.transactions import TransactionLoad, TransactionPace
 from tidelog.simulation.workload import Pace, Workload
 from tidelog.simulation.world import NodeFactory, Violation, World
 
-STORIES: Final = ("alone", "cluster", "replicated", "groups")
+STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions")
 LIVENESS_SECONDS: Final = 120.0
 UNFORESEEN: Final = "nobody stumbles"
 """Broken when whoever looks on fails by what it sees."""
@@ -67,9 +68,11 @@ class Plan:
     story: str = "alone"
     """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log.
     `replicated`: they also keep copies of each other's partitions. `groups`: consumers share out
-    partitions, and commit how far they are."""
+    partitions, and commit how far they are. `transactions`: producers commit and abort, over many
+    partitions, with offsets, and by decisions of groups."""
     pace: Pace = field(default_factory=Pace)
     group_pace: GroupPace = field(default_factory=GroupPace)
+    transaction_pace: TransactionPace = field(default_factory=TransactionPace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
 
 
@@ -98,7 +101,9 @@ class _Draw:
     def __init__(self, generator: random.Random, nodes: int, story: str) -> None:
         self.random = generator
         self.nodes = nodes
-        self.rotten = {"replicated": "tide-", "groups": OFFSETS_TOPIC}.get(story, "")
+        self.rotten = {
+            "replicated": "tide-", "groups": OFFSETS_TOPIC, "transactions": "tide-",
+        }.get(story, "")  # fmt: skip
         """What the paths of files that rot have in common; where it is known to be bearable."""
         self.moves: dict[str, Any] = {}
         """What an operator who moves replicas chooses from."""
@@ -238,6 +243,8 @@ def make_plan(
     drawn = choose.choice(STORIES[:3])
     if random.Random(f"{seed} groups").random() < 0.25:  # drawn apart: the others stay as they are
         drawn = "groups"
+    elif random.Random(f"{seed} transactions").random() < 0.25:
+        drawn = "transactions"
     story = drawn if story is None else story
     sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
     drawn_nodes = choose.choice(sizes)
@@ -303,10 +310,12 @@ def make_plan(
     )
     if story == "groups":
         return _gather(plan)
-    if story != "replicated":
+    if story not in ("replicated", "transactions"):
         return plan
     apart = random.Random(f"{seed} moves")
     plan = _replicate(plan, enabled)
+    if story == "transactions":
+        plan = _transact(plan)
     moves = apart.random() < 0.5 if kinds is None else "move" in kinds
     return _with_moves(plan, apart, enabled) if moves else plan
 
@@ -347,6 +356,37 @@ def _gather(plan: Plan) -> Plan:
         "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
     }  # fmt: skip
     return replace(plan, group_pace=pace, node=node)
+
+
+def _transact(plan: Plan) -> Plan:
+    """What only transactions need."""
+    choose = random.Random(f"{plan.seed} transacts")
+    pace = replace(
+        plan.pace, topics=choose.choice((1, 2)), partitions=choose.randint(1, 3),
+        consumers=choose.choice((1, 2)), lone_producers=0,
+        batch_records_max=choose.choice((1, 3)), value_bytes_max=choose.choice((10, 200)),
+        think_seconds=choose.choice((0.02, 0.05, 0.15)),
+        timeout_seconds=choose.choice((0.5, 1.0, 3.0)),
+    )  # fmt: skip
+    transaction_pace = TransactionPace(
+        ids=choose.randint(1, 3),
+        rivals=choose.choice((1, 1, 2)),
+        movers=choose.randint(1, 2),
+        queries=choose.choice((0, 1, 2)),
+        drivers=choose.choice((1, 2)),
+        sends_max=choose.choice((1, 4, 8)),
+        abort_chance=choose.choice((0.05, 0.3)),
+        nap_chance=choose.choice((0.0, 0.01, 0.05)),
+        late_chance=choose.choice((0.0, 0.05, 0.2)),
+        timeout_ms=choose.choice((500, 1500, 4000)),
+        patience_seconds=choose.choice((1.0, 3.0, 10.0)),
+        new_protocol_chance=choose.choice((0.0, 0.5, 0.5, 1.0)),
+    )
+    node = {
+        **plan.node, "transaction_state_log_num_partitions": choose.choice((1, 2)),
+        "offsets_topic_num_partitions": 2,
+    }  # fmt: skip
+    return replace(plan, pace=pace, transaction_pace=transaction_pace, node=node)
 
 
 def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
@@ -434,6 +474,8 @@ def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad | 
             return ReplicatedLoad(world, plan.pace)
         case "groups":
             return GroupLoad(world, plan.group_pace)
+        case "transactions":
+            return TransactionLoad(world, plan.pace, plan.transaction_pace)
         case _:
             return Workload(world, plan.pace)
 
