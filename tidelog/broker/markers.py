@@ -2,8 +2,8 @@
 
 Rule 1: a decided transaction is ended everywhere: a marker is sent until it stands, whoever leads
         by then, or until its partition is no more.
-Rule 2: one request at a time to each broker, with all that waits for it: a transaction over many
-        partitions costs as many requests as brokers lead them.
+Rule 2: a transaction over many partitions costs as many requests as brokers lead them, and one
+        partition that cannot be written to holds up no other for long.
 Rule 3: to forget a marker leaves a transaction open for ever; to write one that was held up on its
         way may end the next transaction, if that has the same epoch. So who wrote a marker
         remembers its number, and writes none that is not higher.
@@ -15,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.outboxes import Outboxes
 from tidelog.cluster.messages import (
     Place,
     TransactionEnd,
@@ -28,6 +30,7 @@ from tidelog.errors import (
     InvalidProducerEpoch,
     TransactionCoordinatorFenced,
 )
+from tidelog.log.log import Log
 from tidelog.model import (
     NO_NODE,
     OFFSETS_TOPIC,
@@ -47,10 +50,11 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.05
 _ASK_SECONDS_MAX: Final = 5.0
-_REMEMBERED_MAX: Final = 100_000
-"""Producers in partitions whose newest marker is known; one is held up for seconds at most."""
-_ENDS_MAX: Final = 1000
-"""In one request; the others go with the next."""
+_WRITE_SECONDS_MAX: Final = 2.0
+"""So long a marker is awaited here. Others of its request are answered with it, and it is asked for
+again."""
+_REMEMBERED_MAX: Final = 10_000
+"""Producers of a partition whose newest marker is known; one is held up for seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,8 +79,7 @@ class MarkerSender:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: dict[NodeId, dict[Ending, list[TopicPartition]]] = {}
-        self._asking: set[NodeId] = set()
+        self._outboxes: Outboxes[tuple[Ending, TopicPartition]] = Outboxes(broker, self._ask)
 
     def send(self, ending: Ending, places: tuple[TopicPartition, ...]) -> None:
         """Send the marker to all `places`, until it stands in each."""
@@ -88,8 +91,7 @@ class MarkerSender:
             elif leader == NO_NODE:
                 self._retry(ending, place)
             else:
-                self._waiting.setdefault(leader, {}).setdefault(ending, []).append(place)
-                self._go_on(leader)
+                self._outboxes.put(leader, (ending, place))
         if gone:
             ending.marked(tuple(gone))
 
@@ -100,34 +102,13 @@ class MarkerSender:
             return None
         return topic.partitions[place.partition].leader
 
-    def _go_on(self, node: NodeId) -> None:
-        if node not in self._asking:
-            self._asking.add(node)
-            # At the end of this turn, so that what is decided together goes together.
-            asyncio.get_running_loop().call_soon(partial(self._ask_soon, node))
-
-    def _ask_soon(self, node: NodeId) -> None:
-        self._broker.spawn(self._ask_all(node))
-
-    async def _ask_all(self, node: NodeId) -> None:
-        try:
-            while waiting := self._waiting.pop(node, {}):
-                rest = dict(list(waiting.items())[_ENDS_MAX:])
-                if rest:
-                    self._waiting[node] = rest
-                work = [
-                    (ending, tuple(places))
-                    for ending, places in list(waiting.items())[:_ENDS_MAX]
-                    if ending.is_wanted()
-                ]
-                if work:
-                    await self._ask(node, work)
-        finally:
-            self._asking.discard(node)
-
-    async def _ask(
-        self, node: NodeId, work: list[tuple[Ending, tuple[TopicPartition, ...]]]
-    ) -> None:
+    async def _ask(self, node: NodeId, waiting: list[tuple[Ending, TopicPartition]]) -> None:
+        by_ending: dict[Ending, list[TopicPartition]] = {}
+        for ending, place in waiting:
+            if ending.is_wanted():
+                by_ending.setdefault(ending, []).append(place)
+        if not by_ending:
+            return
         request = WriteMarkers(
             ends=tuple(
                 TransactionEnd(
@@ -135,7 +116,7 @@ class MarkerSender:
                     ending.coordinator_epoch, ending.number,
                     tuple(Place(place.topic, place.partition) for place in places),
                 )
-                for ending, places in work
+                for ending, places in by_ending.items()
             )
         )  # fmt: skip
         try:
@@ -144,16 +125,14 @@ class MarkerSender:
             )
         except (PeerUnreachable, PeerRefused) as error:
             _log.debug("node %d does not write markers: %s", node, error)
-            for ending, places in work:
+            for ending, places in by_ending.items():
                 for place in places:
                     self._retry(ending, place)
             return
-        for (ending, places), codes in zip(work, answer.codes, strict=True):
+        for (ending, places), codes in zip(by_ending.items(), answer.codes, strict=True):
             self._heard(ending, places, codes)
 
-    def _heard(
-        self, ending: Ending, places: tuple[TopicPartition, ...], codes: tuple[int, ...]
-    ) -> None:
+    def _heard(self, ending: Ending, places: list[TopicPartition], codes: tuple[int, ...]) -> None:
         standing = []
         for place, code in zip(places, codes, strict=True):
             # A greater epoch there means that the marker stands, or that a later one does.
@@ -180,15 +159,17 @@ class MarkerWriter:
         self,
         broker: Broker,
         *,
-        on_end: Callable[[Partition, ProducerId], None],
+        on_end: Callable[[Partition, ProducerId, int], None],
         on_offsets: Callable[[int, ProducerId, bool, Offset], None],
     ) -> None:
-        """`on_end` is called when a transaction ends in a partition, `on_offsets` once that is
-        committed in one of `__consumer_offsets`, with its number and the marker's offset."""
+        """`on_end` is called when a transaction ends in a partition, with the first epoch that has
+        not ended; `on_offsets` once that is committed in one of `__consumer_offsets`, with its
+        number and the marker's offset."""
         self._broker = broker
         self._on_end = on_end
         self._on_offsets = on_offsets
-        self._newest: dict[tuple[TopicPartition, ProducerId], _Newest] = {}
+        self._newest: WeakKeyDictionary[Log, dict[ProducerId, _Newest]] = WeakKeyDictionary()
+        """By the log in memory: one that is opened again may have lost what was not committed."""
 
     def on_write_markers(self, source: NodeId, asked: WriteMarkers, answer: Answer | None) -> None:
         assert answer is not None
@@ -206,45 +187,46 @@ class MarkerWriter:
         place: Place,
         settled: Callable[[BrokerError | None], None],
     ) -> None:
+        waiter = _Written(settled, self._broker.host.clock.monotonic() + _WRITE_SECONDS_MAX)
         try:
             partition = self._broker.partition(place.topic, place.partition)
-            waiter = _Written(settled)
-            known = self._known(partition, end)
-            if known is not None:
-                if partition.wait_committed(known.end, waiter):
-                    waiter.settled(None)
-                return
-            offset, done = partition.append_marker(
-                marker, producer_id=end.producer_id, producer_epoch=end.epoch,
-                is_bumped=end.is_bumped, waiter=waiter,
-            )  # fmt: skip
+            newest = self._known(partition, end)
+            if newest is not None:
+                done = partition.wait_committed(newest.offset + 1, waiter)
+            else:
+                offset, done = partition.append_marker(
+                    marker, producer_id=end.producer_id, producer_epoch=end.epoch,
+                    is_bumped=end.is_bumped, waiter=waiter,
+                )  # fmt: skip
+                newest = self._remember(partition, end, offset)
+                self._on_end(partition, end.producer_id, end.epoch + (not end.is_bumped))
         except BrokerError as error:
             settled(error)
             return
-        self._remember(partition, end)
-        self._on_end(partition, end.producer_id)
         if place.topic == OFFSETS_TOPIC:
+            # Whoever was to tell it before may have been refused, though the marker stands.
             waiter.then = partial(
-                self._on_offsets, place.partition, end.producer_id, end.commits, offset
+                self._on_offsets, place.partition, end.producer_id, newest.commits, newest.offset
             )
         if done:
             waiter.settled(None)
 
     def _known(self, partition: Partition, end: TransactionEnd) -> "_Newest | None":
         """The marker that was written for this end, or for a later one of the same producer."""
-        known = self._newest.get((partition.name, end.producer_id))
+        known = self._newest.get(partition.log, {}).get(end.producer_id)
         is_here = known is not None and known.leader_epoch == partition.leading().epoch
         is_old = known is not None and (end.coordinator_epoch, end.number) <= known.numbers
         return known if is_here and is_old else None
 
-    def _remember(self, partition: Partition, end: TransactionEnd) -> None:
-        key = (partition.name, end.producer_id)
-        self._newest.pop(key, None)
-        self._newest[key] = _Newest(
-            (end.coordinator_epoch, end.number), partition.leading().epoch, partition.log.end
+    def _remember(self, partition: Partition, end: TransactionEnd, offset: Offset) -> "_Newest":
+        known = self._newest.setdefault(partition.log, {})
+        known.pop(end.producer_id, None)
+        newest = known[end.producer_id] = _Newest(
+            (end.coordinator_epoch, end.number), partition.leading().epoch, offset, end.commits
         )
-        if len(self._newest) > _REMEMBERED_MAX:
-            del self._newest[next(iter(self._newest))]
+        if len(known) > _REMEMBERED_MAX:
+            del known[next(iter(known))]
+        return newest
 
 
 class _Newest(NamedTuple):
@@ -252,7 +234,8 @@ class _Newest(NamedTuple):
 
     numbers: tuple[Epoch, int]
     leader_epoch: Epoch
-    end: Offset
+    offset: Offset
+    commits: bool
 
 
 class _Written:
@@ -260,9 +243,9 @@ class _Written:
 
     __slots__ = ("_settled", "deadline", "then")
 
-    def __init__(self, settled: Callable[[BrokerError | None], None]) -> None:
+    def __init__(self, settled: Callable[[BrokerError | None], None], deadline: float) -> None:
         self._settled = settled
-        self.deadline = float("inf")
+        self.deadline = deadline
         self.then: Callable[[], None] | None = None
 
     def settled(self, error: BrokerError | None) -> None:

@@ -11,6 +11,7 @@ Rule 4: nothing is answered without a lease: another node may coordinate by now,
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.broker.broker import Broker
@@ -89,6 +90,9 @@ class ShardDriver(Generic[S]):
     def __init__(self, broker: Broker, partition: Partition) -> None:
         self._broker = broker
         self._partition = partition
+        self._leader = partition.leader
+        """In whose epoch it serves. If the partition is led anew, it is by another driver, which
+        knows what others have written meanwhile."""
         self._queue: deque[Any] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -119,8 +123,10 @@ class ShardDriver(Generic[S]):
     @property
     def is_counted_on(self) -> bool:
         """Whether no other node can have been given the partition."""
-        leader = self._partition.leader
-        return leader is not None and (len(leader.replicas) == 1 or self._partition.has_lease())
+        leader = self._leader
+        if leader is None or self._partition.leader is not leader:
+            return False
+        return len(leader.replicas) == 1 or self._partition.has_lease()
 
     def now(self) -> Moment:
         clock = self._broker.host.clock
@@ -130,30 +136,34 @@ class ShardDriver(Generic[S]):
 
     async def load(self) -> None:
         """Fold the partition's log, once all of it is committed; serve once that is done."""
-        shard = self.shard
-        await self._partition.committed(self._partition.log.end)
-        if self._partition.leader is None or self.shard is not shard:
-            return  # it moves elsewhere, or begins anew
-        await self._broker.host.offload.run(lambda: self._replay(shard))
-        if self.shard is shard:
+        shard, partition = self.shard, self._partition
+        offset, end = partition.log.start, partition.log.end
+        await partition.committed(end)
+        while offset < end and self._serves(shard):
+            read = partition.log.read(
+                offset, _READ_BYTES, end
+            )  # never in a thread: it is the loop's
+            offset = await self._broker.host.offload.run(partial(self._fold, shard, read, offset))
+        if self._serves(shard):
             self.perform(shard.loaded(self.now()))
             self._on_loaded(shard)
 
-    def _replay(self, shard: S) -> None:
-        log = self._partition.log
-        offset, end = log.start, log.end
-        while offset < end:
-            answer = log.read(offset, _READ_BYTES, end)
-            if isinstance(answer, ColdRead):
-                data: Bytes = answer.perform(self._broker.host.disk)
-            else:
-                data = b"".join(answer[0])
-            assert data, f"{log!r} has a hole at {offset}"
-            for header, batch in iterate_batches(data):
-                if header.last_offset < offset:
-                    continue
+    def _serves(self, shard: S) -> bool:
+        """Whether it neither moves elsewhere nor begins anew."""
+        return self.shard is shard and self._partition.leader is self._leader is not None
+
+    def _fold(self, shard: S, read: Any, offset: Offset) -> Offset:
+        """Fold what was read from `offset` on; where it ends. In a disk's thread."""
+        if isinstance(read, ColdRead):
+            data: Bytes = read.perform(self._broker.host.disk)
+        else:
+            data = b"".join(read[0])
+        assert data, f"{self._partition.log!r} has a hole at {offset}"
+        for header, batch in iterate_batches(data):
+            if header.last_offset >= offset:
                 self._replay_batch(shard, header, batch)
                 offset = header.next_offset
+        return offset
 
     def reload(self) -> None:
         """Forget what is not certain, and read the log again."""
@@ -190,6 +200,8 @@ class ShardDriver(Generic[S]):
             attributes=0 if effect.writer is None else TRANSACTIONAL,
         )  # fmt: skip
         try:
+            if self._partition.leader is not self._leader:
+                raise NotLeader(leader=None)
             offset, _, done = self._partition.append(
                 batch, acks=-1, waiter=_Stored(self, shard, write), pins_bytes=len(batch),
                 internal=True,
@@ -242,6 +254,13 @@ class ShardDriver(Generic[S]):
         self.perform(shard.unload(error))
         if self._timer is not None:
             self._timer.cancel()
+
+
+def result_of(answer: object) -> Any:
+    """What a shard has answered; a refusal is raised."""
+    if isinstance(answer, BrokerError):
+        raise answer
+    return answer
 
 
 def _answer(effect: Answer) -> None:
@@ -349,13 +368,16 @@ class ShardKeeper(Generic[D]):
         self, key: str, call: Callable[[Any, "asyncio.Future[Any]", Moment], Iterable[Any]]
     ) -> Any:
         """Make a request of a shard and wait for its answer; a refusal is raised."""
+        return result_of(await self.begin(key, call))
+
+    def begin(
+        self, key: str, call: Callable[[Any, "asyncio.Future[Any]", Moment], Iterable[Any]]
+    ) -> "asyncio.Future[Any]":
+        """Make a request of a shard; its answer is for `result_of`."""
         driver = self.driver(key)
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         driver.perform(call(driver.shard, reply, driver.now()))
-        result = await reply
-        if isinstance(result, BrokerError):
-            raise result
-        return result
+        return reply
 
     def stop(self) -> None:
         for driver in self._drivers.values():

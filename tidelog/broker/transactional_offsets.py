@@ -5,18 +5,22 @@ Rule 1: nothing is written before the transaction's own coordinator has the grou
 Rule 2: nothing here decides; a request becomes an event, and a result an answer.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.coordinator import Coordinator
+from tidelog.broker.shards import result_of
 from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
     InvalidTransactionState,
+    NotCoordinator,
+    NotEnoughReplicas,
     ProducerFenced,
     TransactionAbortable,
     UnknownTopicOrPartition,
@@ -28,8 +32,9 @@ from tidelog.groups.events import (
     OffsetToCommit,
     TransactionalCommit,
 )
+from tidelog.groups.shard import Shard
 from tidelog.model import NO_EPOCH, OFFSETS_TOPIC, ProducerId, TopicPartition
-from tidelog.shards.effects import Writer, partition_for
+from tidelog.shards.effects import Moment, Token, Writer
 
 LOADING_FROM: Final = 2
 """Clients of older versions do not expect to hear that groups are being read."""
@@ -43,6 +48,7 @@ class Verify(Protocol):
     """Asks a transaction's coordinator whether `place` is in it; raises unless it is.
 
     With `implicit` the partition is added if it is not, and the transaction begins if need be.
+    `then` is called before a marker can end the transaction, and what it returns is returned.
     """
 
     async def __call__(
@@ -53,7 +59,8 @@ class Verify(Protocol):
         place: TopicPartition,
         *,
         implicit: bool,
-    ) -> None: ...
+        then: Callable[[], "asyncio.Future[Any]"],
+    ) -> "asyncio.Future[Any]": ...
 
 
 class TransactionalOffsetApis:
@@ -81,7 +88,7 @@ class TransactionalOffsetApis:
                 )
         if offsets:
             try:
-                done = await self._commit(broker, request, context.version, offsets)
+                done = await self._commit(request, context.version, offsets)
                 refused.update(done.refused)
             except BrokerError as error:
                 refused.update(dict.fromkeys(offsets, error))
@@ -106,36 +113,38 @@ class TransactionalOffsetApis:
 
     async def _commit(
         self,
-        broker: Broker,
         request: Any,
         version: int,
         offsets: Mapping[TopicPartition, OffsetToCommit],
     ) -> OffsetsDone:
-        group_id = request.group_id
-        self._coordinator.driver(group_id)  # raises if another node coordinates the group
-        count = len(broker.image.topics[OFFSETS_TOPIC].partitions)
+        group_id, groups = request.group_id, self._coordinator
+        asked = groups.driver(group_id)  # raises if another node coordinates the group
         writer = Writer(request.producer_id, request.producer_epoch)
-        await self._verify(
+
+        def call(shard: Shard, reply: Token, at: Moment) -> Iterable[Any]:
+            event = TransactionalCommit(
+                reply=reply,
+                writer=writer,
+                member_id=getattr(request, "member_id", NO_MEMBER_ID),
+                instance_id=getattr(request, "group_instance_id", None),
+                generation=getattr(request, "generation_id", NO_GENERATION),
+                offsets=offsets,
+            )
+            return shard.commit_in_transaction(group_id, event, at)
+
+        def then() -> "asyncio.Future[Any]":
+            if groups.driver(group_id) is not asked:
+                raise NotCoordinator(
+                    "another node has coordinated the group, and may have ended it"
+                )
+            return groups.begin(group_id, call)
+
+        reply = await self._verify(
             request.transactional_id, writer.producer_id, writer.epoch,
-            TopicPartition(OFFSETS_TOPIC, partition_for(group_id, count)),
-            implicit=version >= IMPLICIT_FROM,
+            TopicPartition(OFFSETS_TOPIC, groups.number_of(group_id)),
+            implicit=version >= IMPLICIT_FROM, then=then,
         )  # fmt: skip
-        done = await self._coordinator.ask(
-            group_id,
-            lambda shard, reply, at: shard.commit_in_transaction(
-                group_id,
-                TransactionalCommit(
-                    reply=reply,
-                    writer=writer,
-                    member_id=getattr(request, "member_id", NO_MEMBER_ID),
-                    instance_id=getattr(request, "group_instance_id", None),
-                    generation=getattr(request, "generation_id", NO_GENERATION),
-                    offsets=offsets,
-                ),
-                at,
-            ),
-        )
-        return cast(OffsetsDone, done)
+        return cast(OffsetsDone, result_of(await reply))
 
 
 def _exists(broker: Broker, place: TopicPartition) -> bool:
@@ -149,6 +158,8 @@ def _code(error: BrokerError | None, version: int) -> int:
         case None:
             return 0
         case CoordinatorLoadInProgress() if version < LOADING_FROM:
+            return CoordinatorNotAvailable.code
+        case NotEnoughReplicas():  # to producers the transaction's coordinator is so called
             return CoordinatorNotAvailable.code
         case TransactionAbortable() if version < ABORTABLE_FROM:
             return InvalidTransactionState.code

@@ -5,6 +5,7 @@ Rule 2: what is decided is carried out, also after a crash: a shard that is load
         of all that it finds prepared.
 """
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
@@ -84,8 +85,8 @@ class TransactionsDriver(ShardDriver[Shard]):
                 shard.replay(record)
 
     def _do(self, effect: SendMarkers) -> None:
-        leader, shard = self._partition.leader, self.shard
-        if leader is None:
+        leader, shard = self._leader, self.shard
+        if leader is None or self._partition.leader is not leader:
             return  # whoever leads next sends them
         self._ends += 1
         name, producer_id, epoch = effect.transactional_id, effect.producer_id, effect.epoch
@@ -165,7 +166,7 @@ class Transactions(ShardKeeper[TransactionsDriver]):
         self._broker.spawn(self._answer_leader(asked, answer))
 
     async def _answer_leader(self, asked: AddToTransactions, answer: Answer) -> None:
-        codes = [await self._codes(wanted) for wanted in asked.transactions]
+        codes = await asyncio.gather(*map(self._codes, asked.transactions))
         answer.send(AddToTransactionsAnswer(codes=tuple(codes)))
 
     async def _codes(self, wanted: PlacesToAdd) -> tuple[int, ...]:

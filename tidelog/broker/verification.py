@@ -2,17 +2,20 @@
 
 Rule 1: a batch that no marker will end would keep readers waiting for ever. So the first one of a
         transaction in a partition waits until the coordinator has confirmed, or added, it.
-Rule 2: what comes from the same producer meanwhile waits behind it, in order.
-Rule 3: a marker that arrives meanwhile ends what was asked about: then the batch is refused.
+Rule 2: what comes from the same producer in the same epoch meanwhile waits behind it, in order.
+Rule 3: a marker that arrives meanwhile ends what was asked about: then the batch is refused. So it
+        is if another node has led meanwhile, who may have written such a marker.
+Rule 4: whoever waits is told: by the coordinator's answer, when it is late, or when the node stops.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.outboxes import Outboxes
 from tidelog.cluster.messages import (
     AddToTransactions,
     AddToTransactionsAnswer,
@@ -27,6 +30,8 @@ from tidelog.errors import (
     InvalidTransactionState,
     NotCoordinator,
     NotEnoughReplicas,
+    NotLeader,
+    StorageError,
     error_of,
 )
 from tidelog.model import NO_OFFSET, NodeId, ProducerId, TopicPartition
@@ -38,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 _ASK_SECONDS_MAX: Final = 5.0
 
+T = TypeVar("T")
 Then: TypeAlias = Callable[[BrokerError | None], None]
 
 
@@ -73,40 +79,34 @@ class Verification:
         """`coordinator_of` is the node that coordinates a transactional id, or raises why none."""
         self._broker = broker
         self._coordinator_of = coordinator_of
-        self._open: dict[_Key, _Question] = {}
-        self._unasked: dict[NodeId, list[_Question]] = {}
-        self._asking: set[NodeId] = set()
+        self._open: dict[_Key, dict[int, _Question]] = {}
+        """What is asked now, by the epoch of the producer."""
+        self._outboxes: Outboxes[_Question] = Outboxes(broker, self._ask)
+        broker.on_stop(self.stop)
 
     def needs(self, partition: Partition, wanted: Wanted) -> bool:
-        """Whether a batch has to wait: nothing of its transaction is known to be here."""
+        """Whether a batch has to wait: nothing of its transaction is known to be here.
+
+        NotLeader if this node does not lead the partition.
+        """
+        partition.leading()
         producers = partition.log.producers
         state = producers.get(wanted.producer_id)
         is_open = producers.transaction_start(wanted.producer_id) != NO_OFFSET
         if state is None or state.epoch != wanted.epoch or not is_open:
             return True
-        return _Key(partition.name, wanted.producer_id) in self._open
+        return wanted.epoch in self._open.get(_Key(partition.name, wanted.producer_id), ())
 
     def ask(self, partition: Partition, wanted: Wanted, then: Then) -> None:
         """Call `then` when the coordinator has answered, after those who asked before."""
-        self.ask_about(partition.name, wanted, then)
+        leader = partition.leader
 
-    def ask_about(self, place: TopicPartition, wanted: Wanted, then: Then) -> None:
-        key = _Key(place, wanted.producer_id)
-        question = self._open.get(key)
-        if question is not None:  # were it of another epoch, the log would refuse one of the two
-            question.waiting.append(then)
-            return
-        question = _Question(wanted, place, [then])
-        try:
-            node = self._coordinator_of(wanted.transactional_id)
-        except BrokerError as error:
-            then(_as_produced(error.code))
-            return
-        self._open[key] = question
-        self._unasked.setdefault(node, []).append(question)
-        if node not in self._asking:
-            self._asking.add(node)
-            asyncio.get_running_loop().call_soon(self._ask_soon, node)
+        def told(error: BrokerError | None) -> None:
+            if error is None and partition.leader is not leader:
+                error = NotLeader(leader=None)
+            then(error)
+
+        self._ask_about(partition.name, wanted, told)
 
     async def confirm(
         self,
@@ -116,36 +116,48 @@ class Verification:
         place: TopicPartition,
         *,
         implicit: bool,
-    ) -> None:
-        """Wait until `place` is known to be in the transaction, or raise why it is not."""
-        answer: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        then: Callable[[], T],
+    ) -> T:
+        """Call `then` as soon as `place` is known to be in the transaction, and no later: before
+        any marker can end it. What it returns, or why `place` is not in it."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def then(error: BrokerError | None) -> None:
-            if not answer.done():
-                answer.set_result(error)
+        def told(error: BrokerError | None) -> None:
+            if answer.done():
+                return  # nobody waits any more
+            try:
+                if error is not None:
+                    raise error
+                answer.set_result(then())
+            except BrokerError as refused:
+                answer.set_exception(refused)
 
-        wanted = Wanted(transactional_id, producer_id, epoch, implicit)
-        self.ask_about(place, wanted, then)
-        error = await answer
-        if error is not None:
-            raise error
+        self._ask_about(place, Wanted(transactional_id, producer_id, epoch, implicit), told)
+        return await answer
 
-    def spoil(self, partition: Partition, producer_id: ProducerId) -> None:
-        """A transaction has ended here while its coordinator is asked about it."""
-        question = self._open.get(_Key(partition.name, producer_id))
-        if question is not None:
-            question.is_spoilt = True
-
-    def _ask_soon(self, node: NodeId) -> None:
-        self._broker.spawn(self._ask_all(node))
-
-    async def _ask_all(self, node: NodeId) -> None:
-        """One request at a time, with all that came meanwhile."""
+    def _ask_about(self, place: TopicPartition, wanted: Wanted, then: Then) -> None:
+        questions = self._open.setdefault(_Key(place, wanted.producer_id), {})
+        if (question := questions.get(wanted.epoch)) is not None:
+            question.waiting.append(then)
+            return
+        question = questions[wanted.epoch] = _Question(wanted, place, [then])
         try:
-            while questions := self._unasked.pop(node, []):
-                await self._ask(node, questions)
-        finally:
-            self._asking.discard(node)
+            node = self._coordinator_of(wanted.transactional_id)
+        except BrokerError as error:
+            self._settle(question, _as_produced(error.code))
+            return
+        self._outboxes.put(node, question)
+
+    def spoil(self, partition: Partition, producer_id: ProducerId, epoch: int) -> None:
+        """The transaction of a producer has ended here, if it is of an epoch below `epoch`."""
+        for question in self._open.get(_Key(partition.name, producer_id), {}).values():
+            if question.wanted.epoch < epoch:
+                question.is_spoilt = True
+
+    def stop(self) -> None:
+        """Ask nothing more: whoever waits is told."""
+        for question in [q for questions in self._open.values() for q in questions.values()]:
+            self._settle(question, StorageError("the node is stopping"))
 
     async def _ask(self, node: NodeId, questions: list[_Question]) -> None:
         request = AddToTransactions(
@@ -170,12 +182,22 @@ class Verification:
             self._answered(question, code)
 
     def _answered(self, question: _Question, code: int) -> None:
-        del self._open[_Key(question.place, question.wanted.producer_id)]
         error: BrokerError | None = None
         if code:
             error = _as_produced(code)
         elif question.is_spoilt:
             error = InvalidTransactionState("the transaction has ended meanwhile")
+        self._settle(question, error)
+
+    def _settle(self, question: _Question, error: BrokerError | None) -> None:
+        """Tell everyone who waits, in order; whoever comes from now on asks anew."""
+        key = _Key(question.place, question.wanted.producer_id)
+        questions = self._open.get(key, {})
+        if questions.get(question.wanted.epoch) is not question:
+            return  # they were told before
+        del questions[question.wanted.epoch]
+        if not questions:
+            del self._open[key]
         for then in question.waiting:
             then(error)
 

@@ -186,10 +186,10 @@ class Log:
     """
 
     __slots__ = (
-        "_budget", "_directory_unsynced", "_segment_written", "_steps", "_untaken_bytes",
-        "closed_at", "config", "damaged_at", "directory", "end", "epochs", "producers",
-        "refusal", "segments", "start", "synced_end", "tail", "transactions", "unsynced_bytes",
-        "unwritten_bytes", "written_end",
+        "__weakref__", "_budget", "_directory_unsynced", "_segment_written", "_steps",
+        "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
+        "producers", "refusal", "segments", "start", "synced_end", "tail", "transactions",
+        "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(

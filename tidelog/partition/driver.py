@@ -383,8 +383,13 @@ class Partition:
         return offset, self._wait(leader, -1, self.log.end, waiter)
 
     def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
-        """Let `waiter` know when everything below `end` is committed; True if it is already."""
-        return self.leading().wait_committed(end, waiter)
+        """Let `waiter` know when everything below `end` is committed; True if it is already.
+
+        Refused where nothing more is committed now, as an append would be.
+        """
+        if self.leading().high_watermark >= end:
+            return True
+        return self._writing(acks=-1).wait_committed(end, waiter)
 
     def _writing(self, acks: int) -> Leader:
         """The leader machine, if something may be appended now with these `acks`."""

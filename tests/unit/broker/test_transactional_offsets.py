@@ -14,6 +14,7 @@ from tidelog.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     NotCoordinator,
+    NotEnoughReplicas,
     ProducerFenced,
     StorageError,
     TransactionAbortable,
@@ -40,6 +41,8 @@ class Office:
         self.verdict: BrokerError | None = None
         self.failure: BrokerError | None = None
         self.asked: list[tuple[object, ...]] = []
+        self.meanwhile: Any = lambda: None
+        """What happens while the transaction's coordinator is asked."""
         topics = {"t": range(2), OFFSETS_TOPIC: range(50)}
         self.broker: Any = SimpleNamespace(
             image=SimpleNamespace(
@@ -47,12 +50,20 @@ class Office:
             )
         )
 
-    def driver(self, group_id: str) -> None:
+    def driver(self, group_id: str) -> object:
         if self.refusal is not None:
             raise self.refusal
+        return self.desk
 
-    async def ask(self, group_id: str, call: Any) -> Any:
-        self.driver(group_id)
+    def number_of(self, group_id: str) -> int:
+        return partition_for(group_id, 50)
+
+    def begin(self, group_id: str, call: Any) -> "asyncio.Future[Any]":
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply.set_result(self._ask(call))
+        return reply
+
+    def _ask(self, call: Any) -> Any:
         effects = call(self.desk.shard, "reply", self.desk.at())
         if isinstance(effects[0], Answer):
             result = effects[0].result
@@ -64,17 +75,17 @@ class Office:
             else:
                 self.desk.store()
             result = self.desk.answers["reply"]
-        if isinstance(result, BrokerError):
-            raise result
         return result
 
     async def verify(
         self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition, *,
-        implicit: bool,
-    ) -> None:  # fmt: skip
+        implicit: bool, then: Any,
+    ) -> Any:  # fmt: skip
         self.asked.append((transactional_id, producer_id, epoch, place, implicit))
+        self.meanwhile()
         if self.verdict is not None:
             raise self.verdict
+        return then()
 
     def commit(
         self, version: int = 5, *, offsets: Any = None, group: str = "g", **fields: Any
@@ -141,6 +152,7 @@ def test_the_groups_partition_is_verified_first_and_added_from_version_5_on(vers
         (TransactionAbortable("no"), 3, INVALID_STATE),
         (CoordinatorLoadInProgress("wait"), 2, LOADING),
         (CoordinatorLoadInProgress("wait"), 1, NOT_AVAILABLE),
+        (NotEnoughReplicas(in_sync=0, needed=1), 5, NOT_AVAILABLE),
     ],
 )
 def test_nothing_is_written_that_the_transaction_does_not_know_of(verdict, version, code):
@@ -157,6 +169,18 @@ def test_the_transaction_is_not_asked_by_a_node_that_does_not_coordinate_the_gro
 
     assert office.commit() == {("t", 0): NOT_COORDINATOR}
     assert office.asked == []
+
+
+def test_nothing_is_written_if_the_group_has_moved_while_the_transaction_was_asked():
+    office = Office()
+
+    def move() -> None:
+        office.desk = ShardDesk()
+
+    office.meanwhile = move
+
+    assert office.commit() == {("t", 0): NOT_COORDINATOR}
+    assert office.desk.end == 0
 
 
 def test_partitions_that_do_not_exist_are_refused_alone():
