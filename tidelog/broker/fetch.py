@@ -29,10 +29,12 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.host import Bytes, Disk
+from tidelog.log.aborted import AbortedIndex
 from tidelog.log.log import ColdRead
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
+from tidelog.records import batch_size_at, read_header
 from tidelog.wire.entities import NO_ID, decode_request
 from tidelog.wire.fetch import TOPIC_IDS_FROM, PartitionFetched, encode_response
 from tidelog.wire.requests import Header
@@ -113,6 +115,8 @@ class _Fetch:
         self._committed_only = request.isolation_level == READ_COMMITTED
         self._fetched: list[tuple[Interest, PartitionFetched]] = []
         self._cold: list[tuple[PartitionFetched, Partition, ColdRead]] = []
+        self._aborted: list[tuple[Offset, PartitionFetched, AbortedIndex]] = []
+        """What was aborted when a partition was looked at; while it is read, some may go."""
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
@@ -129,6 +133,7 @@ class _Fetch:
         """Collect what there is; whether that is enough for an answer."""
         self._fetched.clear()
         self._cold.clear()
+        self._aborted.clear()
         left = self._bytes_max
         size = 0
         enough = False
@@ -181,7 +186,9 @@ class _Fetch:
         limit = fetched.high_watermark
         if self._committed_only:
             limit = fetched.last_stable_offset
-            fetched.aborted = log.aborted(interest.offset, limit)
+            fetched.aborted = ()
+            if aborted := log.transactions.aborted:
+                self._aborted.append((interest.offset, fetched, aborted.snapshot()))
         bytes_max = min(interest.bytes_max, left)
         if bytes_max <= 0 and not at_least_one:
             return (), 0
@@ -270,6 +277,9 @@ class _Fetch:
         self._answer()
 
     def _answer(self) -> None:
+        for offset, fetched, aborted in self._aborted:
+            if fetched.size:  # however many there are further on
+                fetched.aborted = aborted.find(offset, _end_of(fetched.buffers[-1]))
         topics: dict[str | UUID, list[PartitionFetched]] = {}
         for interest, fetched in self._fetched:
             if self._incremental and not self._is_news(interest, fetched):
@@ -297,6 +307,16 @@ class _Fetch:
             or fetched.last_stable_offset != interest.told_stable
             or fetched.log_start != interest.told_log_start
         )
+
+
+def _end_of(batches: Bytes) -> Offset:
+    """Where the last of these batches ends."""
+    at, size = 0, len(batches)
+    while more := batch_size_at(batches, at, size):
+        if at + more >= size:
+            break
+        at += more
+    return read_header(batches, at).next_offset
 
 
 def _perform(disk: Disk, reads: list[tuple[ColdRead, bool]]) -> list[_Found]:

@@ -87,7 +87,8 @@ class AbortedIndex:
 
     def drop_before(self, offset: Offset) -> None:
         """Forget transactions that ended below `offset`."""
-        del self._numbers[: _FIELDS * self._place(offset)]
+        if gone := self._place(offset):
+            self._numbers = self._numbers[_FIELDS * gone :]  # a snapshot keeps the others
 
     def remove(self, markers: Collection[Offset]) -> None:
         """Forget the transactions with these markers."""
@@ -99,6 +100,12 @@ class AbortedIndex:
             self._numbers = kept
 
     # Looking.
+
+    def snapshot(self) -> "AbortedIndex":
+        """For whoever reads while others delete or compact: from it nothing is ever removed."""
+        same = AbortedIndex()
+        same._numbers = self._numbers
+        return same
 
     def between(self, start: Offset, end: Offset) -> "AbortedIndex":
         """A copy of those whose markers lie in [start, end)."""

@@ -4,6 +4,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node, placed
+from tests.unit.broker.transacting import Producer, on_a_coordinator, seen
 from tests.unit.wire.messages import read_response
 from tidelog.wire.apis import APIS, Api
 
@@ -386,3 +387,114 @@ def test_a_replica_may_not_fetch_as_a_client(version):
         assert answer.error_code == 42
 
     on_a_node(story)
+
+
+# Transactions.
+
+
+async def aborted_in(node, offset=0, **options) -> list[tuple[int, int]]:
+    """What a reader of committed records is told to pass over."""
+    answer = await node.fetch_one("t", offset, isolation_level=1, **options)
+    return [(one.producer_id, one.first_offset) for one in answer.aborted_transactions]
+
+
+async def forget_tails(node) -> None:
+    """Let everything be read from files."""
+    await node.broker.rounds.drained()
+    node.broker.budget.bytes_max = 0
+    node.broker.budget.evict()
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_only_transactions_that_touch_what_is_returned_are_named_as_aborted(is_cold):
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        for value in (b"a", b"b", b"c"):
+            await producer.write(value)
+            await producer.end(commits=False)
+            await producer.completed()
+        if is_cold:
+            await forget_tails(node)
+
+        assert await aborted_in(node, partition_bytes=1) == [(producer.id, 0)]
+        assert await aborted_in(node, 1, partition_bytes=1) == [(producer.id, 0)], "its marker"
+        assert await aborted_in(node, 2, partition_bytes=1) == [(producer.id, 2)]
+        assert await aborted_in(node) == [(producer.id, 0), (producer.id, 2), (producer.id, 4)]
+        assert await aborted_in(node, 6) == []
+        answer = await node.fetch_one("t", 0, isolation_level=0)
+        assert answer.aborted_transactions is None
+
+    on_a_coordinator(story)
+
+
+def test_what_was_aborted_is_named_though_it_is_compacted_while_it_is_read():
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        await producer.write(b"a")
+        await producer.end(commits=False)
+        await producer.completed()
+        await forget_tails(node)
+        log = node.broker.partition("t", 0).log
+
+        reading = node.start_fetch(("t", 0, 0), isolation_level=1)
+        log.transactions.aborted.remove({1})
+        log.transactions.aborted.drop_before(2)
+
+        answer = read_response(Api.FETCH, 11, await reading.body).responses[0].partitions[0]
+        assert answer.records
+        (aborted,) = answer.aborted_transactions
+        assert (aborted.producer_id, aborted.first_offset) == (producer.id, 0)
+
+    on_a_coordinator(story)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_reader_of_committed_records_waits_until_the_transaction_has_ended(commits):
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        await producer.write(b"a")
+        await producer.write(b"elsewhere", partition=1)
+        answer = await node.fetch_one("t", 0, isolation_level=1)
+        assert (answer.high_watermark, answer.last_stable_offset) == (1, 0)
+        assert not answer.records
+        answer = await node.fetch_one("t", 1, isolation_level=1)
+        assert answer.error_code == 0, "past the last stable offset there is nothing, yet"
+
+        waiting = node.start_fetch(("t", 0, 0), isolation_level=1, max_wait=30_000)
+        await asyncio.sleep(1)
+        assert not waiting.body.done()
+        began = node.clock.monotonic()
+        await producer.end(commits=commits)
+
+        answer = read_response(Api.FETCH, 11, await waiting.body).responses[0].partitions[0]
+        assert node.clock.monotonic() - began < 1
+        assert (answer.high_watermark, answer.last_stable_offset) == (2, 2)
+        assert len(answer.aborted_transactions) == (0 if commits else 1)
+        assert await seen(node) == ([b"a"] if commits else [])
+
+    on_a_coordinator(story)
+
+
+def test_the_end_for_readers_of_committed_records_is_the_last_stable_offset():
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        await producer.write(b"a", b"b")
+
+        async def latest(isolation_level):
+            asked = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+            answer = await node.ask(
+                Api.LIST_OFFSETS, 5, replica_id=-1, isolation_level=isolation_level,
+                topics=[{"name": "t", "partitions": [asked]}],
+            )  # fmt: skip
+            return answer.topics[0].partitions[0].offset
+
+        assert (await latest(0), await latest(1)) == (2, 0)
+        await producer.end(commits=True)
+        await producer.completed()
+        assert (await latest(0), await latest(1)) == (3, 3)
+
+    on_a_coordinator(story)
