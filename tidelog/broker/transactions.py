@@ -6,7 +6,6 @@ Rule 2: what is decided is carried out, also after a crash: a shard that is load
 """
 
 import asyncio
-import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
@@ -202,6 +201,10 @@ class TransactionApis:
             return await self._ids.init_producer_id(broker, request, context)
         if name == "":
             raise InvalidRequest("a transactional id has at least one character")
+        producer_id = getattr(request, "producer_id", NO_PRODUCER)
+        epoch = getattr(request, "producer_epoch", NO_EPOCH)
+        if (producer_id == NO_PRODUCER) != (epoch == NO_EPOCH):
+            raise InvalidRequest("a producer that goes on says both its id and its epoch")
         timeout_ms = round(request.transaction_timeout.total_seconds() * 1000)
         try:
             done = cast(
@@ -212,23 +215,26 @@ class TransactionApis:
                         name,
                         InitProducer(
                             reply=reply, timeout_ms=timeout_ms, fresh_id=fresh_id,
-                            producer_id=getattr(request, "producer_id", NO_PRODUCER),
-                            epoch=getattr(request, "producer_epoch", NO_EPOCH),
+                            producer_id=producer_id, epoch=epoch,
                         ),
                         at,
                     ),
+                    begins=True,
                 ),
             )  # fmt: skip
         except BrokerError as error:
-            known = _as_known(error, context, "init")
-            return {"error_code": known.code, "producer_id": NO_PRODUCER, "producer_epoch": -1}
+            return {
+                "error_code": _code(error, context, "init"),
+                "producer_id": NO_PRODUCER, "producer_epoch": NO_EPOCH,
+            }  # fmt: skip
         return {"producer_id": done.producer_id, "producer_epoch": done.epoch}
 
-    async def _ask(self, transactional_id: str, call: Any) -> Any:
-        """Ask, with a fresh producer id at hand if one may be needed."""
+    async def _ask(self, transactional_id: str, call: Any, *, begins: bool = False) -> Any:
+        """Ask, with a fresh producer id at hand if one may be needed; `begins`: to initialise."""
         key = coordinator_key(transactional_id)
         fresh_id = NO_PRODUCER
-        if self._transactions.driver(key).shard.needs_fresh_id(transactional_id):
+        shard = self._transactions.driver(key).shard
+        if shard.needs_fresh_id(transactional_id, begins=begins):
             fresh_id = await self._ids.take()
         return await self._transactions.ask(
             key, lambda shard, reply, at: call(shard, reply, at, fresh_id)
@@ -237,8 +243,6 @@ class TransactionApis:
     async def add_partitions_to_txn(
         self, broker: Broker, request: Any, context: Request
     ) -> dict[str, Any]:
-        if context.version >= 4:
-            raise InvalidRequest("brokers add many transactions at once among themselves only")
         places = _places(request.v3_and_below_topics)
         unknown = {place for place in places if not _exists(broker, place)}
         verdicts: Verdicts
@@ -322,11 +326,6 @@ class TransactionApis:
     def list_transactions(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         duration_ms = getattr(request, "duration_filter", -1)
-        pattern = getattr(request, "transactional_id_pattern", None)
-        try:
-            matches = re.compile(pattern or "")
-        except re.error as error:
-            raise InvalidRequest(f"{pattern!r} is not a pattern: {error}") from error
         now_ms = broker.host.clock.wall_ms()
         found = []
         for driver in self._transactions.drivers():
@@ -336,8 +335,6 @@ class TransactionApis:
                 if producers and view.producer_id not in producers:
                     continue
                 if duration_ms >= 0 and not 0 <= view.started_ms <= now_ms - duration_ms:
-                    continue
-                if pattern and not matches.fullmatch(view.transactional_id):
                     continue
                 found.append(
                     {
@@ -392,14 +389,9 @@ def _exists(broker: Broker, place: TopicPartition) -> bool:
     return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
-def _as_known(error: BrokerError, context: Request, what: str) -> BrokerError:
-    """The error as a client of that version knows it."""
-    if isinstance(error, ProducerFenced) and context.version < _FENCED_FROM[what]:
-        return InvalidProducerEpoch.__new__(InvalidProducerEpoch)
-    return error
-
-
 def _code(error: BrokerError | None, context: Request | None = None, what: str = "") -> int:
+    """The error as a client of that version knows it; as it is between nodes."""
     if error is None:
         return 0
-    return (error if context is None else _as_known(error, context, what)).code
+    is_old = context is not None and context.version < _FENCED_FROM[what]
+    return InvalidProducerEpoch.code if is_old and isinstance(error, ProducerFenced) else error.code

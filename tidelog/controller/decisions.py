@@ -103,6 +103,8 @@ def add_partitions(
 ) -> PartitionsAdded:
     """The record that grows the topic to `count` partitions."""
     topic = find_topic(image, name)
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopic(f"where {name} keeps what goes by how many partitions it has")
     more = count - len(topic.partitions)
     if more <= 0:
         raise InvalidPartitions(

@@ -140,12 +140,12 @@ class Shard:
 
     # Requests of producers.
 
-    def needs_fresh_id(self, transactional_id: str) -> bool:
+    def needs_fresh_id(self, transactional_id: str, *, begins: bool = True) -> bool:
         """Whether the next request to initialise, or to end with a bump, needs `fresh_id`."""
         if self._refusal is not None:
             return False  # whatever is asked will be refused
         transaction = self._transactions.get(transactional_id)
-        return transaction is None or transaction.needs_fresh_id
+        return begins if transaction is None else transaction.needs_fresh_id
 
     def init_producer(
         self, transactional_id: str, event: InitProducer, at: Moment

@@ -38,7 +38,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.model import NO_NODE
+from tidelog.model import INTERNAL_TOPICS, NO_NODE
 
 DEFAULTS = Defaults(partitions=2, replication=-1, topic=TopicConfig())
 TOPIC_ID = UUID(int=9)
@@ -188,6 +188,12 @@ def test_added_replicas_may_be_given_by_hand():
 def test_impossible_growth_is_refused(name, count, assignment, error):
     with pytest.raises(error):
         add_partitions(image_of(1, 2, topics=[("t", [[1]])]), name, count, assignment)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_do_not_grow_since_what_they_keep_would_be_looked_for_elsewhere(name):
+    with pytest.raises(InvalidTopic):
+        add_partitions(image_of(1, topics=[(name, [[1]])]), name, 2, None)
 
 
 def test_added_partitions_must_have_the_topics_replication():
