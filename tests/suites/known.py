@@ -7,8 +7,6 @@ docs/compatibility.md says more about each.
 from typing import Final
 
 _ADMIN: Final = "test_admin_integration.test_"
-_PRODUCER: Final = "test_producer_integration.test_"
-_TRANSACTIONS: Final = "no transactions yet"
 
 KNOWN: Final[dict[str, dict[str, str]]] = {
     "kafka-tools": {
@@ -21,7 +19,5 @@ KNOWN: Final[dict[str, dict[str, str]]] = {
         ),
         f"{_ADMIN}alter_replica_log_dirs": "AlterReplicaLogDirs (34): a node has one directory",
         f"{_ADMIN}list_config_resources": "ListConfigResources (74) is not served",
-        f"{_PRODUCER}transactional_producer_messages": _TRANSACTIONS,
-        f"{_PRODUCER}transactional_producer_offsets": _TRANSACTIONS,
     },
 }

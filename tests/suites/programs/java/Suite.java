@@ -24,6 +24,7 @@ import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.GroupState;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
@@ -44,6 +45,7 @@ public final class Suite {
     public static void main(String[] arguments) throws Exception {
         bootstrap = arguments[0];
         producerChecks();
+        transactionChecks();
         consumerChecks();
         groupChecks();
         adminChecks();
@@ -123,7 +125,228 @@ public final class Suite {
             produce(topic, 0, sent, Map.of("batch.size", "100000", "linger.ms", "5"));
             same(sent, values(readAll(topic, 3000)));
         });
-        skip("a transactional producer commits and aborts", "Tidelog has no transactions yet");
+    }
+
+    // Transactions
+
+    private static void transactionChecks() {
+        check("readers of committed records see commits and no aborts", () -> {
+            String topic = makeTopic(3);
+            try (Producer<String, String> producer = transactional(topic)) {
+                producer.initTransactions();
+                for (int round = 0; round < 10; round++) {
+                    producer.beginTransaction();
+                    for (int i = 0; i < 30; i++) {
+                        producer.send(new ProducerRecord<>(topic, i % 3, null, round + "-" + i));
+                    }
+                    producer.flush();
+                    if (round % 2 == 0) {
+                        producer.commitTransaction();
+                    } else {
+                        producer.abortTransaction();
+                    }
+                }
+            }
+            Set<String> committed = new TreeSet<>();
+            for (int round = 0; round < 10; round += 2) {
+                for (int i = 0; i < 30; i++) {
+                    committed.add(round + "-" + i);
+                }
+            }
+            List<String> got = readTopic(topic, 3, "read_committed", 150);
+            same(committed, new TreeSet<>(got));
+            same(150, got.size());
+            same(300, readTopic(topic, 3, "read_uncommitted", 300).size());
+        });
+        check("a transaction holds back readers until it is decided", () -> {
+            String topic = makeTopic(1);
+            TopicPartition partition = new TopicPartition(topic, 0);
+            try (Producer<String, String> producer = transactional(topic);
+                    Consumer<String, String> reader = consumer(Map.of("isolation.level", "read_committed"))) {
+                producer.initTransactions();
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, "inside"));
+                producer.flush();
+                produce(topic, 0, List.of("after"), Map.of());
+                reader.assign(List.of(partition));
+                same(0, reader.poll(Duration.ofMillis(500)).count());
+                same(0L, reader.endOffsets(List.of(partition)).get(partition));
+                producer.commitTransaction();
+                same(List.of("inside", "after"), values(poll(reader, 2)));
+            }
+        });
+        check("inputs are transformed once, with the offsets in the transaction", () -> {
+            String input = makeTopic(2);
+            String output = makeTopic(2);
+            produce(input, 0, range(0, 200), Map.of());
+            produce(input, 1, range(200, 400), Map.of());
+            Map<String, String> config = Map.of("group.id", "g-" + input, "enable.auto.commit", "false",
+                    "isolation.level", "read_committed", "max.poll.records", "25");
+            int attempts = 0;
+            int done = 0;
+            try (Producer<String, String> producer = transactional(input)) {
+                producer.initTransactions();
+                while (done < 400) {
+                    // Every other consumer gives up after its first batch, which is aborted.
+                    boolean aborts = attempts++ % 2 == 0;
+                    try (Consumer<String, String> consumer = consumer(config)) {
+                        consumer.subscribe(List.of(input));
+                        do {
+                            List<ConsumerRecord<String, String>> records = poll(consumer, 1);
+                            producer.beginTransaction();
+                            Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+                            for (ConsumerRecord<String, String> record : records) {
+                                producer.send(new ProducerRecord<>(output, record.value()));
+                                offsets.put(new TopicPartition(input, record.partition()),
+                                        new OffsetAndMetadata(record.offset() + 1));
+                            }
+                            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+                            if (aborts) {
+                                producer.flush();
+                                producer.abortTransaction();
+                            } else {
+                                producer.commitTransaction();
+                                done += records.size();
+                            }
+                        } while (!aborts && done < 400 && done % 100 != 0);
+                    }
+                }
+            }
+            List<String> got = readTopic(output, 2, "read_committed", 400);
+            same(new TreeSet<>(range(0, 400)), new TreeSet<>(got));
+            same(400, got.size());
+            try (Admin admin = admin()) {
+                Map<TopicPartition, OffsetAndMetadata> offsets =
+                        admin.listConsumerGroupOffsets("g-" + input).partitionsToOffsetAndMetadata().get();
+                same(200L, offsets.get(new TopicPartition(input, 0)).offset());
+                same(200L, offsets.get(new TopicPartition(input, 1)).offset());
+            }
+        });
+        check("a new producer fences the old one of its id", () -> {
+            String topic = makeTopic(1);
+            try (Producer<String, String> old = transactional(topic); Producer<String, String> next = transactional(topic)) {
+                old.initTransactions();
+                old.beginTransaction();
+                old.send(new ProducerRecord<>(topic, "old"));
+                old.flush();
+                next.initTransactions();
+                fenced(() -> {
+                    old.send(new ProducerRecord<>(topic, "older"));
+                    old.commitTransaction();
+                });
+                next.beginTransaction();
+                next.send(new ProducerRecord<>(topic, "new"));
+                next.commitTransaction();
+            }
+            same(List.of("new"), readTopic(topic, 1, "read_committed", 1));
+        });
+        check("a transaction that takes too long is aborted", () -> {
+            String topic = makeTopic(1);
+            Map<String, String> config = with(transactionalConfig(topic), "transaction.timeout.ms", "1000");
+            try (Producer<String, String> producer = producer(config)) {
+                producer.initTransactions();
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, "late"));
+                producer.flush();
+                produce(topic, 0, List.of("after"), Map.of());
+                same(List.of("after"), readTopic(topic, 1, "read_committed", 1));
+                fenced(producer::commitTransaction);
+            }
+        });
+        check("a timeout above the maximum is refused", () -> {
+            Map<String, String> config = with(transactionalConfig("slow"), "transaction.timeout.ms", "900001");
+            try (Producer<String, String> producer = producer(config)) {
+                try {
+                    producer.initTransactions();
+                } catch (KafkaException error) {
+                    ensure(error.getMessage().contains("transaction.max.timeout.ms"), error.getMessage());
+                    return;
+                }
+                throw new AssertionError("not refused");
+            }
+        });
+        check("each transaction has an epoch of its own", () -> {
+            String topic = makeTopic(1);
+            try (Admin admin = admin(); Producer<String, String> producer = transactional(topic)) {
+                producer.initTransactions();
+                List<Integer> epochs = new ArrayList<>();
+                for (int round = 0; round < 3; round++) {
+                    producer.beginTransaction();
+                    producer.send(new ProducerRecord<>(topic, "value"));
+                    producer.flush();
+                    epochs.add(admin.describeTransactions(List.of(topic)).description(topic).get().producerEpoch());
+                    producer.commitTransaction();
+                }
+                same(List.of(0, 1, 2), epochs);
+            }
+        });
+        check("admin lists, describes and aborts transactions", () -> {
+            String topic = makeTopic(1);
+            TopicPartition partition = new TopicPartition(topic, 0);
+            try (Admin admin = admin(); Producer<String, String> producer = transactional(topic)) {
+                producer.initTransactions();
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, "open"));
+                producer.flush();
+                Map<String, TransactionState> listed = new HashMap<>();
+                admin.listTransactions().all().get().forEach(one -> listed.put(one.transactionalId(), one.state()));
+                same(TransactionState.ONGOING, listed.get(topic));
+                TransactionDescription described =
+                        admin.describeTransactions(List.of(topic)).description(topic).get();
+                same(Set.of(partition), described.topicPartitions());
+                same(60_000L, described.transactionTimeoutMs());
+                ProducerState writer = admin.describeProducers(List.of(partition)).partitionResult(partition).get()
+                        .activeProducers().get(0);
+                same(described.producerId(), writer.producerId());
+                same(0L, writer.currentTransactionStartOffset().getAsLong());
+                admin.fenceProducers(List.of(topic)).all().get();
+                fenced(producer::commitTransaction);
+                until("it is aborted", () -> {
+                    try {
+                        TransactionState state = admin.describeTransactions(List.of(topic)).description(topic).get().state();
+                        return state == TransactionState.COMPLETE_ABORT || state == TransactionState.EMPTY;
+                    } catch (Exception error) {
+                        throw new AssertionError(error);
+                    }
+                });
+            }
+        });
+    }
+
+    private static Map<String, String> transactionalConfig(String id) {
+        return Map.of("transactional.id", id, "max.block.ms", "20000", "delivery.timeout.ms", "15000");
+    }
+
+    private static Producer<String, String> transactional(String id) {
+        return producer(transactionalConfig(id));
+    }
+
+    private static void fenced(Body body) throws Exception {
+        try {
+            body.run();
+        } catch (ProducerFencedException | InvalidProducerEpochException error) {
+            return;
+        } catch (KafkaException error) {
+            Throwable cause = error.getCause();
+            if (cause instanceof ProducerFencedException || cause instanceof InvalidProducerEpochException) {
+                return;
+            }
+            throw error;
+        }
+        throw new AssertionError("not fenced");
+    }
+
+    // Everything in a topic that such a reader gets to see, which is so many records.
+    private static List<String> readTopic(String topic, int partitions, String isolation, int count) {
+        try (Consumer<String, String> consumer = consumer(Map.of("isolation.level", isolation))) {
+            List<TopicPartition> all =
+                    IntStream.range(0, partitions).mapToObj(p -> new TopicPartition(topic, p)).toList();
+            consumer.assign(all);
+            consumer.seekToBeginning(all);
+            List<String> got = new ArrayList<>(values(poll(consumer, count)));
+            consumer.poll(Duration.ofMillis(300)).forEach(record -> got.add(record.value()));
+            return got;
+        }
     }
 
     // Consumers with assigned partitions
@@ -541,7 +764,6 @@ public final class Suite {
                 same(quorum.leaderId(), quorum.voters().get(0).replicaId());
             }
         });
-        skip("admin lists transactions", "Tidelog has no transactions yet");
         check("admin describes features", () -> {
             try (Admin admin = admin()) {
                 ensure(admin.describeFeatures().featureMetadata().get() != null, "answered");

@@ -396,7 +396,66 @@ check('eachBatch sees high watermark and lag', async () => {
   assert.equal(batches.at(-1).last, '29')
 })
 
-skip('transactions', 'Tidelog has no transactions yet')
+// Transactions: kafkajs readers are isolated unless they say otherwise.
+
+async function readCount(group, topic, count, options = {}) {
+  const reader = await member(group, topic, { options })
+  await until(`${count} records`, () => reader.received.length >= count)
+  await sleep(300) // none too many
+  await reader.consumer.disconnect()
+  return values(reader.received)
+}
+
+check('a transactional producer commits and aborts', async () => {
+  const topic = await makeTopic(1)
+  const producer = kafka.producer({ transactionalId: topic, maxInFlightRequests: 1, idempotent: true })
+  await producer.connect()
+  for (const number of numbers(4)) {
+    const transaction = await producer.transaction()
+    await transaction.send({ topic, messages: [{ value: `${number}` }] })
+    await (number % 2 ? transaction.abort() : transaction.commit())
+  }
+  await producer.disconnect()
+  assert.deepEqual(await readCount('isolated', topic, 2), ['0', '2'])
+  assert.deepEqual(await readCount('open', topic, 4, { readUncommitted: true }), ['0', '1', '2', '3'])
+})
+
+check('offsets move with a transaction, or not at all', async () => {
+  const topic = await makeTopic(1)
+  const groupId = `group-${topic}`
+  const producer = kafka.producer({ transactionalId: topic, maxInFlightRequests: 1, idempotent: true })
+  await producer.connect()
+  for (const [offset, commits] of [['3', true], ['7', false]]) {
+    const transaction = await producer.transaction()
+    await transaction.send({ topic, messages: [{ value: 'out' }] })
+    await transaction.sendOffsets({
+      consumerGroupId: groupId, topics: [{ topic, partitions: [{ partition: 0, offset }] }],
+    })
+    await (commits ? transaction.commit() : transaction.abort())
+  }
+  await producer.disconnect()
+  await until('the offset', () => withAdmin(async admin => {
+    const [found] = await admin.fetchOffsets({ groupId, topics: [topic] })
+    return found.partitions[0].offset === '3'
+  }))
+})
+
+check('a new producer fences the old one', async () => {
+  const topic = await makeTopic(1)
+  const options = { transactionalId: topic, maxInFlightRequests: 1, idempotent: true }
+  const [old, next] = [kafka.producer(options), kafka.producer(options)]
+  await old.connect()
+  const transaction = await old.transaction()
+  await transaction.send({ topic, messages: [{ value: 'old' }] })
+  await next.connect()
+  const following = await next.transaction()
+  await following.send({ topic, messages: [{ value: 'new' }] })
+  await following.commit()
+  await assert.rejects(transaction.commit())
+  await old.disconnect()
+  await next.disconnect()
+  assert.deepEqual(await readCount('fenced', topic, 1), ['new'])
+})
 
 async function main() {
   for (const { name, body, why } of checks) {
