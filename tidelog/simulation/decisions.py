@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 SLOTS_MAX: Final = 3
 _PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS_MAX: Final = 16.0
+"""Two who fence each other get on once one of them waits for long enough."""
+_TIMEOUT_FACTOR: Final = 4
+"""Members wait for each other, and so for longer than others do."""
 _REPEAT_CHANCE: Final = 0.2
 
 
@@ -47,12 +51,15 @@ class Driver:
 
     async def drive(self) -> None:
         """Write batch after batch."""
+        pause = _PAUSE_SECONDS
         while True:
             try:
                 await self._write_next()
+                pause = _PAUSE_SECONDS
             except TidelogError as error:
                 self._load.world.trace.note(self._name, f"{type(error).__name__}: {error}")
-                await self._me.pause(_PAUSE_SECONDS)
+                await self._me.pause(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
             await self._me.pause(self._load.pace.think_seconds * 4)
 
     async def _write_next(self) -> None:
@@ -83,7 +90,8 @@ class Driver:
 
     async def _nap(self) -> None:
         if self._me.rolls(self._load.txn_pace.nap_chance * 2):
-            await self._me.pause(self._load.txn_pace.timeout_ms * 3 / 1000)
+            timeout_ms = self._load.txn_pace.timeout_ms * _TIMEOUT_FACTOR
+            await self._me.pause(timeout_ms * 2 / 1000)
 
     async def _read_decision(self) -> Any:
         answer = await self._me.client.of(
@@ -103,7 +111,7 @@ class Driver:
         for slot, rows in enumerate(shares):
             member = Producer(
                 self._name, f"{self._group}.{slot}", me.client, me.generator, bumps=True,
-                timeout_ms=load.txn_pace.timeout_ms,
+                timeout_ms=load.txn_pace.timeout_ms * _TIMEOUT_FACTOR,
                 patience_seconds=load.txn_pace.patience_seconds,
                 wall_ms=self.host.process.clock.wall_ms,
             )  # fmt: skip

@@ -378,7 +378,7 @@ def _transact(plan: Plan) -> Plan:
         abort_chance=choose.choice((0.05, 0.3)),
         nap_chance=choose.choice((0.0, 0.01, 0.05)),
         late_chance=choose.choice((0.0, 0.05, 0.2)),
-        timeout_ms=choose.choice((500, 1500, 4000)),
+        timeout_ms=choose.choice((1000, 2000, 5000)),
         patience_seconds=choose.choice((1.0, 3.0, 10.0)),
         new_protocol_chance=choose.choice((0.0, 0.5, 0.5, 1.0)),
     )

@@ -333,5 +333,6 @@ class Producer:
             return "info" if commits else "fail"
         if self.bumps:
             self._become(answer.producer_id, answer.producer_epoch)
+            self.is_unsure = False  # it relies upon the epoch being another
         self._added.clear()
         return "ok" if commits else "fail"

@@ -29,7 +29,7 @@ from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.log.transactions import find_marker
 from tidelog.model import NO_OFFSET, Epoch, Offset, TopicPartition
 from tidelog.records import TRANSACTIONAL, read_header
-from tidelog.simulation.decisions import Driver, rows_of
+from tidelog.simulation.decisions import PAUSE_SECONDS_MAX, Driver, rows_of
 from tidelog.simulation.history import Transacting
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.quorum import LIVENESS
@@ -40,8 +40,9 @@ from tidelog.simulation.workload import Pace
 from tidelog.simulation.world import Client, World
 
 GROUP: Final = "movers"
+MOVES_PATIENCE: Final = 4
+"""A transaction that moves may write to every partition."""
 _PAUSE_SECONDS: Final = 0.3
-_FENCED_SECONDS_MAX: Final = 2.0
 _POLL_BYTES_MAX: Final = 4 * 1024
 _LATE_SECONDS_MAX: Final = 2.0
 _LAST_REQUESTS_SECONDS: Final = 3.0
@@ -100,7 +101,8 @@ class TransactionLoad(ReplicatedLoad):
                 self._writers.append(self._spawn(host, self._produce_on(producer, host)))
         for number in range(min(pace.movers, len(self.places))):
             for rival in range(pace.rivals):
-                producer, host = self.producer(f"mover-{number}{'abc'[rival]}", f"moves-{number}")
+                name = f"mover-{number}{'abc'[rival]}"
+                producer, host = self.producer(name, f"moves-{number}", patience=MOVES_PATIENCE)
                 work = self._move_on(producer, self.places[number])
                 self._movers.append(self._spawn(host, work))
         for number in range(pace.queries):
@@ -113,15 +115,15 @@ class TransactionLoad(ReplicatedLoad):
         self._spawn(self._hosts[-1], self._consume_all(self._hosts[-1]))
 
     def producer(
-        self, name: str, transactional_id: str, *, bumps: bool | None = None
+        self, name: str, transactional_id: str, *, bumps: bool | None = None, patience: int = 1
     ) -> tuple[Producer, Client]:
-        """A process, and the host that it runs on."""
+        """A process, and the host that it runs on; `patience` times as patient as others."""
         generator, pace = self.world.fork(name), self.txn_pace
         host = generator.choice(self._hosts)
         drawn = generator.random() < pace.new_protocol_chance
         producer = Producer(
             name, transactional_id, self.once(host, generator), generator,
-            bumps=drawn if bumps is None else bumps, timeout_ms=pace.timeout_ms,
+            bumps=drawn if bumps is None else bumps, timeout_ms=pace.timeout_ms * patience,
             patience_seconds=pace.patience_seconds, wall_ms=host.process.clock.wall_ms,
         )  # fmt: skip
         return producer, host
@@ -145,6 +147,7 @@ class TransactionLoad(ReplicatedLoad):
     ) -> None:
         """Begin, go on until something goes wrong, and begin again."""
         goes_on = False
+        fenced_pause = _PAUSE_SECONDS
         while True:
             is_fenced = False
             try:
@@ -152,11 +155,13 @@ class TransactionLoad(ReplicatedLoad):
                 self.operations += 1
                 await live()
                 goes_on = producer.rolls(0.5)
+                fenced_pause = _PAUSE_SECONDS
             except TidelogError as error:
                 self.world.trace.note(producer.name, f"{type(error).__name__}: {error}")
                 is_fenced = isinstance(error, Refused) and error.code in _FENCED
                 goes_on = producer.rolls(0.5) and not is_fenced
-            await producer.pause(_FENCED_SECONDS_MAX if is_fenced else _PAUSE_SECONDS)
+            fenced_pause = min(fenced_pause * 2, PAUSE_SECONDS_MAX) if is_fenced else fenced_pause
+            await producer.pause(fenced_pause if is_fenced else _PAUSE_SECONDS)
 
     # Producers.
 
@@ -167,11 +172,12 @@ class TransactionLoad(ReplicatedLoad):
         while not producer.is_unsure:
             txn = self.history.begin_txn(producer.name)
             label = producer.next_label()
-            outcome: Outcome = "fail"
             try:
                 outcome = await self._transact(producer, host, txn, label)
-            finally:
-                self._over(txn, outcome, producer, label)
+            except TidelogError:
+                self._over(txn, "fail", producer, label)
+                raise
+            self._over(txn, outcome, producer, label)
             await producer.pause(self.pace.think_seconds * 2)
 
     def _over(self, txn: Transacting, outcome: Outcome, producer: Producer, label: str) -> None:
@@ -250,11 +256,12 @@ class TransactionLoad(ReplicatedLoad):
             txn = self.history.begin_txn(producer.name)
             txn.poll(found)
             label = producer.next_label()
-            outcome: Outcome = "fail"
             try:
                 outcome = await self._move(producer, txn, label, place, found, after)
-            finally:
-                self._over(txn, outcome, producer, label)
+            except TidelogError:
+                self._over(txn, "fail", producer, label)
+                raise
+            self._over(txn, outcome, producer, label)
             if outcome != "ok":
                 return  # read it again
             position = after
@@ -264,13 +271,13 @@ class TransactionLoad(ReplicatedLoad):
         self, producer: Producer, txn: Transacting, label: str, place: TopicPartition,
         found: Found, after: Offset,
     ) -> Outcome:  # fmt: skip
-        count = 0
-        for _, _, data in found:
-            value = Value.decode(data)
-            if value.kind != "d":
-                made = Value("d", label, count, value.id).encode()
-                count += 1
-                await self.send(producer, txn, producer.choose(self.places), [made])
+        made: dict[TopicPartition, list[bytes]] = {}
+        inputs = [value for _, _, data in found if (value := Value.decode(data)).kind != "d"]
+        for number, value in enumerate(inputs):
+            values = made.setdefault(producer.choose(self.places), [])
+            values.append(Value("d", label, number, value.id).encode())
+        for target, values in made.items():
+            await self.send(producer, txn, target, values)
         await producer.send_offsets(GROUP, {place: after})
         if producer.rolls(self.txn_pace.nap_chance):
             await producer.pause(self.txn_pace.timeout_ms * 3 / 1000)
