@@ -6,13 +6,17 @@ Rule 2: every transaction has an epoch of its own (KIP-890): a batch that was he
         refused rather than taken for a part of the next one.
 Rule 3: what may have been done is asked again under the same number: a batch by its sequence, an
         end by its epoch, a decision by its batch. So an answer that was lost does no harm.
+Rule 4: a batch that was given up may be in the log all the same, and another under its number would
+        be taken for it. So a transaction that has lost one can only be aborted.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from tidelog.client.cluster import ANSWER_SECONDS, check
+from kio.schema.errors import ErrorCode
+
+from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.transactions import TransactionsClient
 from tidelog.client.wire import Connection
 from tidelog.model import NO_PRODUCER, NodeId, Offset, ProducerId, TopicPartition
@@ -114,6 +118,7 @@ class TransactionalProducer:
         self._epoch = epoch
         self._sequences: dict[TopicPartition, int] = {}
         self._is_open = False
+        self._is_broken = False
 
     def __repr__(self) -> str:
         return f"<TransactionalProducer {self._id!r} {self._producer_id}:{self._epoch}>"
@@ -134,6 +139,7 @@ class TransactionalProducer:
         self, topic: str, partition: int, records: Sequence[Record], *, codec: Codec = Codec.NONE
     ) -> Offset:
         """Append one batch; the offset of its first record."""
+        self._check_whole()
         place = TopicPartition(topic, partition)
         sequence = self._sequences.get(place, 0)
         batch = encode_batch(
@@ -141,7 +147,11 @@ class TransactionalProducer:
             base_sequence=sequence, attributes=TRANSACTIONAL,
         )  # fmt: skip
         self._is_open = True
-        offset = await self._send(place, batch)
+        try:
+            offset = await self._send(place, batch)
+        except BaseException:
+            self._is_broken = True
+            raise
         self._sequences[place] = (sequence + len(records)) % SEQUENCE_MODULUS
         return offset
 
@@ -174,11 +184,17 @@ class TransactionalProducer:
 
     async def commit(self) -> None:
         """Let readers of committed records see what was written; returns once that is decided."""
+        self._check_whole()
         await self._end(commits=True)
 
     async def abort(self) -> None:
         """Let them never see it."""
         await self._end(commits=False)
+
+    def _check_whole(self) -> None:
+        if self._is_broken:
+            advice = "a batch could not be written; abort, and begin another"
+            raise Refused(ErrorCode.invalid_txn_state, f"the transaction of {self._id!r}", advice)
 
     async def _end(self, *, commits: bool) -> None:
         if not self._is_open:
@@ -202,4 +218,4 @@ class TransactionalProducer:
     def _go_on_as(self, producer_id: ProducerId, epoch: int) -> None:
         self._producer_id, self._epoch = producer_id, epoch
         self._sequences.clear()
-        self._is_open = False
+        self._is_open = self._is_broken = False
