@@ -29,7 +29,7 @@ from tidelog.model import NodeId
 from tidelog.wire.apis import Api
 
 SEED: Final = 20261119
-SECONDS: Final = float(os.environ.get("TIDELOG_TRANSACTION_SECONDS", "20"))
+SECONDS: Final = float(os.environ.get("TIDELOG_TRANSACTION_SECONDS", "15"))
 LIVE_SECONDS_MAX: Final = 60.0
 NODES: Final = (1, 2, 3)
 SHARED, OWN, OUT = "shared", "own", "out"

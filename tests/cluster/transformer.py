@@ -1,8 +1,9 @@
 """Reads inputs and writes outputs, in transactions: a program of its own, so that it can be killed.
 
-Rule 1: what goes wrong ends it, and so does what takes too long: kafka-python 3.0 forgets requests
-        whose coordinator was away. Whoever started it starts another one with the same id, which
-        goes on where the last transaction that was committed has ended.
+Rule 1: what goes wrong ends it, and so does what takes too long: kafka-python 3.0 and librdkafka
+        2.16 forget what they were about to send when a coordinator goes away. Whoever started it
+        starts another one with the same id, which goes on where the last transaction that was
+        committed has ended.
 Rule 2: an output names its input: topic/partition/offset.
 Rule 3: where the library says in which generation a member of the group it is, members share a
         topic. Where it does not, the inputs are its own: only its id keeps its predecessors away.

@@ -44,12 +44,14 @@ def run(context: Context) -> Iterator[Check]:
             reassignments_are_planned_executed_verified_and_listed,
             producer_performance_sends_all,
             consumer_performance_reads_all,
+            transactions_are_listed_described_and_none_hangs,
             end_to_end_latency_is_measured,
             verifiable_producer_and_consumer_agree,
             dump_log_reads_every_codec,
             dump_log_verifies_the_indexes,
             dump_log_reads_a_producer_snapshot,
             dump_log_decodes_committed_offsets,
+            dump_log_decodes_transactions,
             dump_log_decodes_cluster_metadata,
             a_node_starts_again_on_files_that_kafka_read,
         ],
@@ -277,6 +279,25 @@ def consumer_performance_reads_all(context: Context) -> None:
     assert int(fields["data.consumed.in.nMsg"]) == RECORDS, fields
 
 
+def transactions_are_listed_described_and_none_hangs(context: Context) -> None:
+    out = _java(
+        TOOLS + "ProducerPerformance", "--topic", "perf-transactions", "--num-records", "2000",
+        "--record-size", "200", "--throughput", "5000", "--transactional-id", "perf-id",
+        "--transaction-duration-ms", "100", "--bootstrap-server", context.bootstrap,
+    ).out  # fmt: skip
+    assert "2000 records sent" in out, out
+    tool = "TransactionsCommand"
+    out = _tool(context, tool, "list").out
+    assert re.search(r"perf-id\s+\d+\s+\d+\s+CompleteCommit", out), out
+    out = _tool(context, tool, "describe", "--transactional-id", "perf-id").out
+    assert re.search(r"perf-id\s.*CompleteCommit", out), out
+    out = _tool(
+        context, tool, "describe-producers", "--topic", "perf-transactions", "--partition", "0"
+    ).out
+    assert re.search(r"^\d+\s+\d+\s+\d+\s.*\sNone\s*$", out, re.MULTILINE), out
+    _tool(context, tool, "find-hanging", "--broker-id", "1")
+
+
 def end_to_end_latency_is_measured(context: Context) -> None:
     out = _java(
         TOOLS + "EndToEndLatency", "--bootstrap-server", context.bootstrap, "--topic", "latency",
@@ -369,6 +390,21 @@ def dump_log_decodes_committed_offsets(context: Context) -> None:
     assert '"group":"console-group"' in outs[0], outs[0][:1500]
     assert re.search(r'"topic":"grouped","partition":0.*"offset":100', outs[0]), outs[0][:3000]
     assert '"protocolType":"consumer"' in outs[0], outs[0][:3000]
+
+
+def dump_log_decodes_transactions(context: Context) -> None:
+    outs = [
+        _dump("--transaction-log-decoder", "--files", str(log))
+        for log in context.node.data.glob("__transaction_state-*/*.log")
+        if b"perf-id" in log.read_bytes()
+    ]
+    assert len(outs) == 1, "one partition holds the id"
+    assert "perf-id" in outs[0], outs[0][:1500]
+    for status in (0, 1, 2, 4):  # Empty, Ongoing, PrepareCommit, CompleteCommit
+        assert f'"transactionStatus":{status},' in outs[0], outs[0][:3000]
+    log = next(_partition(context, "perf-transactions").glob("*.log"))
+    markers = _dump("--print-data-log", "--files", str(log))
+    assert "endTxnMarker: COMMIT" in markers, markers[-1500:]
 
 
 def dump_log_decodes_cluster_metadata(context: Context) -> None:
