@@ -304,7 +304,7 @@ class TransactionWatch:
             match written:
                 case TransactionWritten(transactional_id=name, value=value):
                     before, self._states[name] = self._states.get(name), value
-                    if problem := _illegal(before, value):
+                    if problem := illegal(before, value):
                         self._find(TRANSITIONS, f"{name!r}: {problem}: {before}, then {value}")
                     if value is not None and value.state in PREPARED | COMPLETE:
                         self._decide(name, before, value)
@@ -380,7 +380,7 @@ def _read(
                 offset = header.next_offset
 
 
-def _illegal(before: TransactionRecord | None, after: TransactionRecord | None) -> str | None:
+def illegal(before: TransactionRecord | None, after: TransactionRecord | None) -> str | None:
     """Why one record of a transactional id must not follow another."""
     old, new = (None if each is None else each.state for each in (before, after))
     if new not in _LEGAL[old]:
