@@ -8,6 +8,7 @@ Rule 2: a request that is slow to be answered holds up nobody: what waits behind
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from tidelog.broker.broker import Broker
@@ -30,24 +31,29 @@ class Outboxes(Generic[T]):
         self._broker = broker
         self._ask = ask
         self._waiting: dict[NodeId, list[T]] = {}
-        self._busy: set[NodeId] = set()
+        self._next_calls: dict[NodeId, asyncio.Handle] = {}
+        """When the next request goes out at the latest; none if nothing is under way."""
 
     def put(self, node: NodeId, item: T) -> None:
         """Let `item` go out with the next request."""
         self._waiting.setdefault(node, []).append(item)
-        if node not in self._busy:
-            self._busy.add(node)
-            asyncio.get_running_loop().call_soon(self._begin, node)
+        if node not in self._next_calls:
+            self._next_calls[node] = asyncio.get_running_loop().call_soon(self._next, node)
 
-    def _begin(self, node: NodeId) -> None:
-        self._broker.spawn(self._empty(node))
+    def _next(self, node: NodeId) -> None:
+        """Make a request of what waits."""
+        self._next_calls.pop(node).cancel()
+        waiting = self._waiting.pop(node, [])
+        if not waiting:
+            return
+        if rest := waiting[_ITEMS_MAX:]:
+            self._waiting[node] = rest
+        asking = self._broker.spawn(self._ask(node, waiting[:_ITEMS_MAX]))
+        late = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._next, node)
+        self._next_calls[node] = late
+        asking.add_done_callback(partial(self._answered, node, late))
 
-    async def _empty(self, node: NodeId) -> None:
-        try:
-            while waiting := self._waiting.pop(node, []):
-                if rest := waiting[_ITEMS_MAX:]:
-                    self._waiting[node] = rest
-                asking = self._broker.spawn(self._ask(node, waiting[:_ITEMS_MAX]))
-                await asyncio.wait({asking}, timeout=_PATIENCE_SECONDS)
-        finally:
-            self._busy.discard(node)
+    def _answered(self, node: NodeId, late: asyncio.Handle, asking: "asyncio.Task[None]") -> None:
+        is_last = self._next_calls.get(node) is late  # else it was late, and another went out
+        if is_last and not asking.cancelled():
+            self._next(node)
