@@ -230,9 +230,14 @@ def _verified(
                 return
         except BrokerError as refused:
             error = refused
+        except Exception:  # it costs the sender, not all others who wait
+            _log.exception("a batch that was verified could not be appended")
+            error = BrokerError("an internal error")
     write.settled(error)
 
 
 def _wanted(transactional_id: str, batch: memoryview, *, adds: bool) -> Wanted:
     header = read_header(batch)
-    return Wanted(transactional_id, header.producer_id, header.producer_epoch, adds)
+    return Wanted(
+        transactional_id, header.producer_id, header.producer_epoch, adds, header.base_sequence
+    )

@@ -31,6 +31,7 @@ from tidelog.errors import (
     NotCoordinator,
     NotEnoughReplicas,
     NotLeader,
+    OutOfOrderSequence,
     StorageError,
     error_of,
 )
@@ -55,6 +56,8 @@ class Wanted(NamedTuple):
     epoch: int
     adds: bool
     """The partition joins with this very batch (KIP-890, part 2)."""
+    sequence: int = 0
+    """Of the batch's first record."""
 
 
 class _Key(NamedTuple):
@@ -104,6 +107,12 @@ class Verification:
         def told(error: BrokerError | None) -> None:
             if error is None and partition.leader is not leader:
                 error = NotLeader(leader=None)
+            # An epoch begins at 0. What came before this batch was refused, and will come again.
+            is_new = partition.log.producers.get(wanted.producer_id) is None
+            if error is None and wanted.adds and wanted.sequence and is_new:
+                error = OutOfOrderSequence(
+                    producer_id=wanted.producer_id, expected=0, received=wanted.sequence
+                )
             then(error)
 
         self._ask_about(partition.name, wanted, told)
@@ -129,7 +138,7 @@ class Verification:
                 if error is not None:
                     raise error
                 answer.set_result(then())
-            except BrokerError as refused:
+            except Exception as refused:
                 answer.set_exception(refused)
 
         self._ask_about(place, Wanted(transactional_id, producer_id, epoch, implicit), told)

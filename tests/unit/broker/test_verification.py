@@ -6,10 +6,11 @@ import pytest
 from tests.unit.broker.transacting import ADDS, Gate, Producer, on_a_coordinator, seen
 from tidelog.broker.verification import Wanted
 from tidelog.cluster.messages import AddToTransactions, WriteMarkers
-from tidelog.errors import NotLeader
+from tidelog.errors import CoordinatorNotAvailable, NotLeader
+from tidelog.partition.driver import Partition
 
 ABORTABLE, INVALID_EPOCH, INVALID_STATE, NOT_ENOUGH_REPLICAS, NOT_LEADER = 120, 47, 48, 19, 6
-INVALID_MAPPING, STORAGE = 49, 56
+INVALID_MAPPING, STORAGE, OUT_OF_ORDER, UNKNOWN_SERVER_ERROR = 49, 56, 45, -1
 EXPLICIT = 9
 """A version of Produce whose clients add partitions by themselves."""
 
@@ -221,6 +222,59 @@ def test_who_is_not_in_the_transaction_is_told_so_as_its_version_knows_it(versio
         assert await seen(node, committed=False) == []
 
     on_a_coordinator(story)
+
+
+def test_a_batch_does_not_overtake_those_that_were_refused_and_will_come_again():
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        coordinator_of = node.requests._verification._coordinator_of
+        node.requests._verification._coordinator_of = nobody
+        assert await producer.write(b"a") == NOT_ENOUGH_REPLICAS
+        node.requests._verification._coordinator_of = coordinator_of
+
+        assert await producer.write(b"b") == OUT_OF_ORDER
+
+        assert await producer.write(b"a", base_sequence=0) == 0
+        assert await producer.write(b"b", base_sequence=1) == 0
+        await producer.end(commits=True)
+        await producer.completed()
+        assert await seen(node) == [b"a", b"b"]
+
+    on_a_coordinator(story)
+
+
+def nobody(transactional_id):
+    raise CoordinatorNotAvailable("it moves")
+
+
+def test_a_batch_that_we_cannot_append_costs_its_sender_alone(monkeypatch):
+    async def story(node):
+        producer, other = Producer(node), Producer(node, "other")
+        await producer.init()
+        await other.init()
+        gate = Gate(node)
+        gate.shut(AddToTransactions)
+        monkeypatch.setattr(Partition, "append", fail_once(Partition.append))
+
+        places = [producer.send(b"a"), other.send(b"b", partition=1)]
+        await turns()
+        gate.open(AddToTransactions)
+
+        assert [await producer.answer(place) for place in places] == [UNKNOWN_SERVER_ERROR, 0]
+
+    on_a_coordinator(story)
+
+
+def fail_once(append):
+    faults = [ZeroDivisionError("a fault of ours")]
+
+    def failing(self, *batch, **options):
+        if faults and self.name.topic == "t":
+            raise faults.pop()
+        return append(self, *batch, **options)
+
+    return failing
 
 
 @pytest.mark.parametrize("acks", [0, 1])
