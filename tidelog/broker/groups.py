@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.coordinator import Coordinator
-from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS
+from tidelog.broker.topics import NO_AUTHORIZED_OPERATIONS, partition_exists
 from tidelog.broker.transactions import Transactions
 from tidelog.errors import (
     BrokerError,
@@ -198,7 +198,7 @@ class GroupApis:
             key, name = _topic_of(broker, topic)
             names[key] = name or ""
             for asked in topic.partitions:
-                if not _exists(broker, TopicPartition(name or "", asked.partition_index)):
+                if not partition_exists(broker, TopicPartition(name or "", asked.partition_index)):
                     refused[key, asked.partition_index] = (
                         UnknownTopicId(key) if name is None else UnknownTopicOrPartition(name)
                     )
@@ -303,7 +303,7 @@ class GroupApis:
             for topic in request.topics
         ]
         places = {TopicPartition(name, number) for name, numbers in asked for number in numbers}
-        known = sorted(place for place in places if _exists(broker, place))
+        known = sorted(place for place in places if partition_exists(broker, place))
         done = cast(
             OffsetsDone,
             await self._coordinator.ask(
@@ -412,11 +412,6 @@ def _commit(
         knows_group_not_found=context.version >= 9,
     )
     return lambda shard, reply, at: shard.commit(request.group_id, event(reply=reply), at)
-
-
-def _exists(broker: Broker, place: TopicPartition) -> bool:
-    topic = broker.image.topics.get(place.topic)
-    return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
 def _milliseconds(duration: timedelta) -> int:

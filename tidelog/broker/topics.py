@@ -23,7 +23,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, NO_NODE, topic_name_problem
+from tidelog.model import INTERNAL_TOPICS, NO_NODE, TopicPartition, topic_name_problem
 
 NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
 DEFAULT_SOURCE: Final = 5
@@ -138,6 +138,12 @@ def describe_partition(image: ClusterImage, topic: TopicImage, number: int) -> d
         "isr_nodes": sorted(partition.in_sync),
         "offline_replicas": [node for node in partition.replicas if not alive(node)],
     }
+
+
+def partition_exists(broker: Broker, place: TopicPartition) -> bool:
+    """Whether there is such a partition in the cluster, on this node or not."""
+    topic = broker.image.topics.get(place.topic)
+    return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
 def defaults_of(broker: Broker) -> Defaults:

@@ -13,6 +13,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.shards import result_of
+from tidelog.broker.topics import partition_exists
 from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
@@ -78,7 +79,7 @@ class TransactionalOffsetApis:
         for topic in request.topics:
             for asked in topic.partitions:
                 place = TopicPartition(topic.name, asked.partition_index)
-                if not _exists(broker, place):
+                if not partition_exists(broker, place):
                     refused[place] = UnknownTopicOrPartition(place)
                     continue
                 offsets[place] = OffsetToCommit(
@@ -145,11 +146,6 @@ class TransactionalOffsetApis:
             implicit=version >= IMPLICIT_FROM, then=then,
         )  # fmt: skip
         return cast(OffsetsDone, result_of(await reply))
-
-
-def _exists(broker: Broker, place: TopicPartition) -> bool:
-    topic = broker.image.topics.get(place.topic)
-    return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
 def _code(error: BrokerError | None, version: int) -> int:

@@ -15,6 +15,7 @@ from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.markers import Ending, MarkerSender, MarkerWriter
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.shards import ShardDriver, ShardKeeper
+from tidelog.broker.topics import partition_exists
 from tidelog.broker.verification import Verification
 from tidelog.cluster.messages import (
     AddToTransactions,
@@ -244,7 +245,7 @@ class TransactionApis:
         self, broker: Broker, request: Any, context: Request
     ) -> dict[str, Any]:
         places = _places(request.v3_and_below_topics)
-        unknown = {place for place in places if not _exists(broker, place)}
+        unknown = {place for place in places if not partition_exists(broker, place)}
         verdicts: Verdicts
         if unknown:
             verdicts = {
@@ -382,11 +383,6 @@ def _topics(view: TransactionView) -> list[dict[str, Any]]:
 
 def _places(topics: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
-
-
-def _exists(broker: Broker, place: TopicPartition) -> bool:
-    topic = broker.image.topics.get(place.topic)
-    return topic is not None and 0 <= place.partition < len(topic.partitions)
 
 
 def _code(error: BrokerError | None, context: Request | None = None, what: str = "") -> int:

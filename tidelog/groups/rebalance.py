@@ -8,16 +8,8 @@ from typing import assert_never
 
 from tidelog.errors import (
     BrokerError,
-    CoordinatorNotAvailable,
-    MessageTooLarge,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotLeader,
     RebalanceInProgress,
-    RequestTimedOut,
-    StorageError,
     UnknownMemberId,
-    UnknownTopicOrPartition,
 )
 from tidelog.groups.events import (
     Change,
@@ -35,6 +27,7 @@ from tidelog.groups.records import GroupRecord
 from tidelog.groups.state import NEXT_STATES, GroupState, State, Timer
 from tidelog.model import NO_TIMESTAMP
 from tidelog.shards.effects import Answer, Moment, Token
+from tidelog.shards.refusals import as_coordinator
 
 
 class Rebalancing(GroupState):
@@ -221,11 +214,11 @@ class Rebalancing(GroupState):
         match change:
             case NewAssignment():
                 if change is self._saving:
-                    self._fail_syncs(as_coordinator(error), at)
+                    self._fail_syncs(as_coordinator(error, "group"), at)
                     self._rebalance(at, f"the assignment could not be stored: {error}")
             case Replacement():
                 if (member := self._awaiting(change)) is not None:
-                    self._release(member, as_coordinator(error))
+                    self._release(member, as_coordinator(error, "group"))
                     self._swap(member, change.old, at)
             case Emptied():
                 pass  # at a restart the last stored generation comes back, and runs out of time
@@ -312,16 +305,3 @@ class Rebalancing(GroupState):
             self._release(member, error)
         self.state = State.DEAD
         return self._done()
-
-
-def as_coordinator(error: BrokerError) -> BrokerError:
-    """What a member is told when the log refused a write, in the words that its client knows."""
-    match error:
-        case NotEnoughReplicas() | RequestTimedOut() | UnknownTopicOrPartition():
-            return CoordinatorNotAvailable(str(error))
-        case NotLeader() | StorageError():
-            return NotCoordinator(str(error))
-        case MessageTooLarge():
-            return BrokerError(f"the group is too large to be stored: {error}")
-        case _:
-            return error

@@ -13,7 +13,6 @@ from tidelog.errors import BrokerError, InvalidCommitOffsetSize, MessageTooLarge
 from tidelog.groups.events import Change, Result
 from tidelog.groups.group import Group
 from tidelog.groups.offsets import Offsets
-from tidelog.groups.rebalance import as_coordinator
 from tidelog.groups.records import (
     CommittedOffset,
     GroupWritten,
@@ -23,6 +22,7 @@ from tidelog.groups.records import (
 )
 from tidelog.model import NO_OFFSET, Offset, TopicPartition
 from tidelog.shards.effects import Answer, Append, Moment, Token, Writer
+from tidelog.shards.refusals import as_coordinator
 
 TOMBSTONES_BYTES_MAX: Final = 256 * 1024
 """Deletions are cut into writes of about this size, whatever the log takes at once."""
@@ -62,7 +62,7 @@ class Waiter:
         if isinstance(error, MessageTooLarge):
             self.result = InvalidCommitOffsetSize(str(error))
         elif error is not None:
-            self.result = as_coordinator(error)
+            self.result = as_coordinator(error, "group")
         return [] if self.writes else [Answer(to=self.reply, result=self.result)]
 
 

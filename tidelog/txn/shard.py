@@ -43,6 +43,7 @@ from tidelog.model import ProducerId, TopicPartition
 from tidelog.records import Record
 from tidelog.shards.deadlines import Deadlines
 from tidelog.shards.effects import Answer, Moment, Token
+from tidelog.shards.refusals import as_coordinator
 from tidelog.txn.events import (
     AddPartitions,
     Change,
@@ -66,7 +67,7 @@ from tidelog.txn.records import (
     fits,
 )
 from tidelog.txn.transaction import Transaction
-from tidelog.txn.writes import Write, Writes, as_coordinator
+from tidelog.txn.writes import Write, Writes
 
 
 class Shard:
@@ -359,7 +360,7 @@ class Shard:
         failed = self._writes.take_failed(write)
         if failed is None:
             return []
-        told = as_coordinator(error)
+        told = as_coordinator(error, "transaction")
         effects: list[ShardEffect] = []
         if failed.decision is not None:
             del self._deciding[failed.decision.group]

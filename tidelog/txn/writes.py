@@ -11,14 +11,6 @@ from dataclasses import dataclass
 
 from tidelog.errors import (
     BrokerError,
-    CoordinatorNotAvailable,
-    MessageTooLarge,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotLeader,
-    RequestTimedOut,
-    StorageError,
-    UnknownTopicOrPartition,
 )
 from tidelog.shards.effects import Answer, Append, Moment
 from tidelog.txn.events import Change
@@ -97,16 +89,3 @@ class Writes:
         said = [answer for write in self._writes for answer in write.answers()]
         self._writes.clear()
         return [Answer(to=answer.to, result=error) for answer in said]
-
-
-def as_coordinator(error: BrokerError) -> BrokerError:
-    """What a producer is told when the log refused a write, in the words that its client knows."""
-    match error:
-        case NotEnoughReplicas() | RequestTimedOut() | UnknownTopicOrPartition():
-            return CoordinatorNotAvailable(str(error))
-        case NotLeader() | StorageError():
-            return NotCoordinator(str(error))
-        case MessageTooLarge():
-            return BrokerError(f"the transaction is too large to be stored: {error}")
-        case _:
-            return error
