@@ -323,6 +323,9 @@ class End(asyncio.Transport):
         self._note("lost" if error is None else "reset")
         if error is None:
             self._tell_peer(_RESET if self._unread else _END_OF_STREAM)
+            if self._held or (self._in.cuts and self.peer.in_flight):
+                # It is sent again once the way is mended, and refused, whoever lives here then.
+                self._tell_peer(_RESET)
         self._network.leave(self)
         if self._protocol is not None:
             self._protocol.connection_lost(error)

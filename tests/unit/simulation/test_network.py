@@ -393,3 +393,20 @@ def test_one_seed_is_one_history():
         return fixture.trace.digest
 
     assert history(1) == history(1) != history(2)
+
+
+def test_who_cannot_send_its_last_bytes_to_one_who_has_closed_and_gone_is_told():
+    world = Fixture(window_bytes=10)
+    mine, theirs = world.connect()
+    world.net.isolate("s")
+    world.loop.call_soon(mine.transport.write, b"x" * 100, context=world.c.context)
+    world.run()
+
+    world.loop.call_soon(theirs.transport.close, context=world.s.context)
+    world.run()
+    world.net.on_killed(world.s)
+    world.loop.kill(world.s)
+    world.net.heal()
+    world.run(5)
+
+    assert len(mine.lost) == 1
