@@ -34,7 +34,7 @@ _ZEROS: Final[dict[str, Any]] = {
     "string": "", "bytes": b"", "records": None, "bool": False, "uuid": None,
     "error_code": ErrorCode.none,
     "timedelta_i32": datetime.timedelta(0), "timedelta_i64": datetime.timedelta(0),
-    "datetime_i64": datetime.datetime.fromtimestamp(-0.001, datetime.UTC),
+    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
 }  # fmt: skip
 
 
