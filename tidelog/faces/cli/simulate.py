@@ -32,6 +32,7 @@ class Story(StrEnum):
     CLUSTER = "cluster"
     REPLICATED = "replicated"
     GROUPS = "groups"
+    TRANSACTIONS = "transactions"
 
 
 def simulate(
