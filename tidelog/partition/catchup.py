@@ -36,10 +36,11 @@ WINDOW_SECONDS: Final = 8.0
 SAMPLE_SECONDS: Final = 0.25
 ENDED_MAX: Final = 100
 """How many catch-ups are remembered after their end."""
-BURST_SECONDS: Final = 0.1
-"""What may be made up for after a pause, in terms of the pace."""
+BURST_SECONDS: Final = 0.2
+"""What may be made up for after a pause, in terms of the pace: the way there and back may be long."""
 CHUNK_SECONDS: Final = 0.01
-"""What is sent at once, in terms of the pace: little, since others wait while it is taken."""
+"""What is sent at once, in terms of the pace: little, since others wait while it is taken. What
+could have been sent while nobody asked comes on top."""
 CHUNK_BYTES_MIN: Final = 4096
 
 
@@ -173,7 +174,9 @@ class Pace:
     def chunk_bytes(self) -> int | None:
         """How much goes at once, so that it goes evenly; None for as much as one likes."""
         pace = self.bytes_per_second
-        return max(round(pace * CHUNK_SECONDS), CHUNK_BYTES_MIN) if pace else None
+        if not pace:
+            return None
+        return max(round(pace * CHUNK_SECONDS), CHUNK_BYTES_MIN) + max(-round(self._owed), 0)
 
     def limit(self, bytes_per_second: int, now: float) -> None:
         """Another limit; 0 for none. What is owed was sent under the old one, and is forgiven."""

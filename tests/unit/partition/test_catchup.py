@@ -311,9 +311,26 @@ def test_a_pause_is_not_saved_up():
     pace = Pace(1000)
     pace.wait_seconds(0)
     assert pace.wait_seconds(3600) == 0
-    pace.spend(1100)
+    pace.spend(1200)
 
     assert pace.wait_seconds(3600) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("way_seconds", [0.0, 0.001, 0.05, 0.15])
+def test_the_pace_is_kept_over_a_long_way(way_seconds):
+    """One request is on its way at a time: what goes with it must last until the next."""
+    pace = Pace(1_000_000)
+    now, sent = 0.0, 0
+    while now < 10.0:
+        now += pace.wait_seconds(now)
+        assert pace.wait_seconds(now) == pytest.approx(0, abs=1e-9)
+        chunk = pace.chunk_bytes
+        assert chunk is not None
+        pace.spend(chunk)
+        sent += chunk
+        now += way_seconds
+
+    assert sent / now == pytest.approx(1_000_000, rel=0.05)
 
 
 def test_another_limit_holds_at_once():
