@@ -277,6 +277,7 @@ class Fetcher:
             return
         if follower.agreed():
             self._progressed(cluster_id, partition)
+        is_taken = False
         if part.size:
             try:
                 partition.append_fetched(batches, pins_bytes, has_gaps=part.has_gaps)
@@ -289,11 +290,12 @@ class Fetcher:
                 self._troubles[cluster_id] = str(error)
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
+                is_taken = True
                 self._unheld[cluster_id] = partition
         partition.learn_watermark(part.watermark)
         if partition.records_behind:  # its disk takes its time, and nobody waits for it
             self._unheld.pop(cluster_id, None)
-        if part.size and cluster_id not in self._retries:
+        if is_taken:
             if _has_room(partition):
                 self._to_list[cluster_id] = None
             else:

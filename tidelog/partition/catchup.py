@@ -37,7 +37,8 @@ SAMPLE_SECONDS: Final = 0.25
 ENDED_MAX: Final = 100
 """How many catch-ups are remembered after their end."""
 BURST_SECONDS: Final = 0.2
-"""What may be made up for after a pause, in terms of the pace: the way there and back may be long."""
+"""What may be made up for after a pause, in terms of the pace: the way there and back may be long.
+"""
 CHUNK_SECONDS: Final = 0.01
 """What is sent at once, in terms of the pace: little, since others wait while it is taken. What
 could have been sent while nobody asked comes on top."""

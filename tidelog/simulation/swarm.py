@@ -406,7 +406,7 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     node = {
         **plan.node, "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
         "catchup_threshold_records": choose.choice((0, 5, 100)),
-        "catchup_bytes_per_second": choose.choice((0, 0, 500_000, 1_000_000)),
+        "catchup_bytes_per_second": choose.choice((0, 0, 1_000_000, 4_000_000)),
         "catchup_concurrent_max": choose.choice((1, 2, 8)),
         "catchup_scan_ms": choose.choice((200, 1000, 5000)),
         "catchup_check_ms": choose.choice((500, 10_000)),

@@ -266,6 +266,24 @@ def test_who_has_much_that_is_not_written_reads_on_once_it_is(is_level):
     on_stage(story)
 
 
+def test_what_was_to_be_asked_again_in_an_older_epoch_keeps_nobody_from_reading_on():
+    async def story(stage):
+        await stage.begin()
+        await stage.asked()
+        await stage.hub.answer(ReplicaPart(0, NotLeader.code))  # to be asked again in a moment
+        stage.follow(0, epoch=EPOCH + 1)
+        batch = batch_at(0, EPOCH + 1, size=70_000)
+        await stage.asked()
+        await stage.hub.answer()  # it was asked before the new epoch was known
+        assert await stage.positions() == [(0, EPOCH + 1, 0, NO_EPOCH)]
+
+        await stage.hub.answer(ReplicaPart(0, 0, 0, 0, len(batch)), data=batch)
+
+        assert await stage.positions() == [(0, EPOCH + 1, 1, EPOCH + 1)]
+
+    on_stage(story)
+
+
 def test_who_lacks_committed_records_syncs_once_it_has_them():
     async def story(stage):
         await stage.begin()
