@@ -76,8 +76,8 @@ class Leader:
             batch, acks=-1, waiter=Producer(), pins_bytes=len(batch), is_transactional=True
         )
 
-    def ask(self, *ends: TransactionEnd) -> Answered:
-        answer = Answered()
+    def ask(self, *ends: TransactionEnd) -> Any:
+        answer: Any = Answered()
         self.writer.on_write_markers(2, WriteMarkers(ends=ends), answer)
         return answer
 
@@ -127,7 +127,7 @@ def test_a_marker_is_answered_once_it_is_committed_and_ends_the_transaction():
         leader.write()
         answer = leader.ask(end_of())
         assert not leader.is_open
-        assert answer.codes is None
+        assert not answer.codes
 
         await leader.commit()
 
@@ -212,7 +212,7 @@ def test_one_partition_that_cannot_commit_spoils_only_its_own_answer():
         other.lead(EPOCH, (1,))
         answer = leader.ask(end_of(1), end_of(2, partition=1))
         await asyncio.sleep(1)
-        assert answer.codes is None
+        assert not answer.codes
 
         await asyncio.sleep(1.1)
         leader.partition.expire_waits(leader.replicas.host.clock.monotonic())  # as the node does
@@ -318,7 +318,8 @@ class Coordinator:
         host = SimpleNamespace(random=random.Random(1), clock=clock)
         member = SimpleNamespace(hub=self)
         self.broker: Any = SimpleNamespace(host=host, member=member, spawn=self._spawn)
-        self.sender = MarkerSender(self.broker)
+        broker: Any = self.broker
+        self.sender = MarkerSender(broker)
 
     @property
     def image(self) -> Any:

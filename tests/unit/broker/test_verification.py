@@ -1,5 +1,6 @@
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -331,7 +332,8 @@ def test_whoever_waits_when_the_node_stops_is_told():
 
     produced, confirmed = told
     assert produced.done()
-    assert confirmed.exception().code == STORAGE
+    refused: Any = confirmed.exception()
+    assert refused.code == STORAGE
 
 
 def test_what_is_confirmed_is_done_before_anything_else_can_happen():
@@ -362,7 +364,7 @@ def test_a_marker_spoils_only_what_it_ends():
         gate = Gate(node)
         gate.keep_answers(AddToTransactions)
         verification, partition = node.requests._verification, node.broker.partition("t", 0)
-        told = {}
+        told: dict[int, Any] = {}
         for epoch in (0, 1):
             wanted = Wanted("tx", producer.id, epoch, True)
             verification.ask(partition, wanted, partial(told.__setitem__, epoch))

@@ -116,7 +116,7 @@ class Gate:
     def __init__(self, node: Node) -> None:
         self._hub = node.broker.member.hub
         self._ask = self._hub.ask
-        self._hub.ask = self  # type: ignore[method-assign,assignment]
+        self._hub.ask = self  # type: ignore[method-assign]
         self.asked: list[Any] = []
         self._shut: dict[type, asyncio.Event] = {}
         self._kept: dict[type, asyncio.Event] = {}

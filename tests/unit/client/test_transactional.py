@@ -33,7 +33,7 @@ class Broker(TransactionalClient):
         super().__init__("x:1", timeout_seconds=5)
         self._reached = True
         self.script: dict[int, list[Any]] = {}
-        self.batches: list[tuple[str, int, int, int, list[bytes]]] = []
+        self.batches: list[tuple[str, int, int, int, list[bytes | None]]] = []
         self.ends: list[Any] = []
         self.asked: list[int] = []
         self.epoch = 0
