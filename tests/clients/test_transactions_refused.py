@@ -344,6 +344,7 @@ def test_a_batch_of_the_last_transaction_does_not_get_into_the_next(producer, re
     assert producer.produce(b"first", version=12) == OK
     last_epoch = producer.epoch
     assert producer.end(commits=True, version=5) == OK
+    assert seen(readers, topic, COMMITTED) == [b"first"]  # by now its marker stands
     next_epoch, producer.epoch = producer.epoch, last_epoch
 
     assert producer.produce(b"late", 1, version=12) == INVALID_PRODUCER_EPOCH

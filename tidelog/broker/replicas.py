@@ -259,5 +259,7 @@ class Replicas:
             for partition, _ in gone:
                 await locked.enter_async_context(partition.files)
             await self._change_disk(partial(self._directory.remove, names))
+        for partition, _ in gone:
+            partition.log.let_go()
         for name in names:
             self._left.pop(name, None)

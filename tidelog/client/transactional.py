@@ -182,6 +182,10 @@ class TransactionalProducer:
 
         return await client.retry(attempt)
 
+    def let_go(self) -> None:
+        """Its transaction was committed with those of others; it must begin anew to write again."""
+        self._is_open = False
+
     async def commit(self) -> None:
         """Let readers of committed records see what was written; returns once that is decided."""
         self._check_whole()

@@ -367,6 +367,11 @@ class Log:
         self._directory_unsynced |= job.creates
         self.tail.written(end)
 
+    def let_go(self) -> None:
+        """Its files are removed: the disk frees them once nobody holds them."""
+        for segment in self.segments:
+            segment.file = None
+
     @property
     def is_synced(self) -> bool:
         """Whether all that is written is durable, the names of its files too."""
