@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, SECONDS_MAX, Stage, a_stage
-from tidelog.broker.shards import ShardDriver
+from tidelog.broker.coordinator import GroupsDriver
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
 from tidelog.errors import TidelogError
@@ -101,10 +101,10 @@ def test_a_second_start_does_not_forget_what_the_first_has_cut(monkeypatch):
 def plant_groups_half_loaded(patch: pytest.MonkeyPatch) -> None:
     """14: a coordinator answers before it has read the log of its groups."""
 
-    def read_nothing(self: ShardDriver[Shard], shard: Shard) -> None:
+    def read_nothing(self: GroupsDriver, shard: Shard, *batch: object) -> None:
         pass
 
-    patch.setattr(ShardDriver, "_replay", read_nothing)
+    patch.setattr(GroupsDriver, "_replay_batch", read_nothing)
 
 
 def tell_a_coordinator_that_moves() -> History:
