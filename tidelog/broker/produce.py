@@ -180,16 +180,16 @@ def handle_produce(
                 partition = broker.partition(topic, number)
                 answer.log_start = partition.log.start
                 write = _Write(pending, answer)
-                append = partial(_append, partition, batch, acks, write, pins_bytes)
-                if transactional_id is not None and is_transactional(batch):
-                    append = partial(append, is_transactional=True)
+                in_transaction = transactional_id is not None and is_transactional(batch)
+                if transactional_id is not None and in_transaction:
                     wanted = _wanted(transactional_id, batch, adds=adds)
                     if verification.needs(partition, wanted):
                         pending.waiting += 1
+                        append = partial(_append, partition, batch, acks, write, pins_bytes, True)
                         then = partial(_verified, append, write, header.version)
                         verification.ask(partition, wanted, then)
                         continue
-                if not append(answer):
+                if not _append(partition, batch, acks, write, pins_bytes, in_transaction):
                     pending.waiting += 1
             except BrokerError as error:
                 _refuse(answer, error)
@@ -204,11 +204,10 @@ def _append(
     acks: int,
     write: _Write,
     pins_bytes: int,
-    answer: PartitionAnswer,
-    *,
-    is_transactional: bool = False,
+    is_transactional: bool,
 ) -> bool:
     """Append the batch, and note where; whether nothing is to be awaited."""
+    answer = write.answer
     answer.base_offset, answer.append_time_ms, done = partition.append(
         batch, acks=acks, waiter=write, pins_bytes=pins_bytes, is_transactional=is_transactional
     )
@@ -216,7 +215,7 @@ def _append(
 
 
 def _verified(
-    append: Callable[[PartitionAnswer], bool],
+    append: Callable[[], bool],
     write: _Write,
     version: int,
     error: BrokerError | None,
@@ -226,7 +225,7 @@ def _verified(
         error = InvalidTransactionState(str(error))
     if error is None:
         try:
-            if not append(write.answer):
+            if not append():
                 return
         except BrokerError as refused:
             error = refused
