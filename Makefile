@@ -81,7 +81,9 @@ lock: $(DEV) ## Compile requirements/*.txt anew; UPGRADE=1 takes the newest vers
 	@echo "lock: compiling requirements/"
 	@$(COMPILE) -o requirements/build.txt requirements/build.in
 	@$(COMPILE) -o requirements/run.txt -c requirements/build.txt pyproject.toml
-	@$(COMPILE) -o requirements/dev.txt -c requirements/build.txt -c requirements/run.txt \
+	@$(COMPILE) -o requirements/spark.txt -c requirements/build.txt -c requirements/run.txt \
+	    --extra spark pyproject.toml
+	@$(COMPILE) -o requirements/dev.txt -c requirements/build.txt -c requirements/spark.txt \
 	    --extra dev pyproject.toml
 
 # Universal: one lock for every platform and for each Python from 3.11 up.

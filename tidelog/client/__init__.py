@@ -7,6 +7,7 @@
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     consumer.py     batches in, records out
+    slices.py       a range of offsets, as it was fetched
     frames.py       Produce and Fetch by hand, for those who count and do not decode
     load.py         a load generator
 

@@ -253,6 +253,13 @@ class Cluster:
             )
         return await self._connect(self._endpoint(topic, known))
 
+    async def broker(self, node: NodeId) -> Connection:
+        """A connection to one broker; Refused if the cluster does not list it now."""
+        endpoint = self._cluster.brokers.get(node)
+        if endpoint is None:
+            raise Refused(ErrorCode.broker_not_available, f"broker {node}", "it is not there now")
+        return await self._connect(endpoint)
+
     def _endpoint(self, topic: str, partition: PartitionInfo) -> Endpoint:
         endpoint = self._cluster.brokers.get(partition.leader)
         if endpoint is None:

@@ -183,7 +183,7 @@ class KafkaClient(Cluster):
         for response in await self.ask_leaders(Api.FETCH, topic, offsets, ask):
             check(getattr(response, "error_code", 0), f"fetch from {topic}")
             for answered in response.responses:
-                fetched.extend(_fetched(answer) for answer in answered.partitions)
+                fetched.extend(fetched_from(answer) for answer in answered.partitions)
         return fetched
 
     async def list_offsets(
@@ -243,7 +243,8 @@ class KafkaClient(Cluster):
         }
 
 
-def _fetched(answer: Any) -> Fetched:
+def fetched_from(answer: Any) -> Fetched:
+    """One partition's part of an answer."""
     aborted = tuple(
         (transaction.producer_id, transaction.first_offset)
         for transaction in answer.aborted_transactions or ()
