@@ -1,0 +1,66 @@
+"""One Spark and one node for all of these tests: a JVM takes longer to start than a test to run.
+
+Rule 1: tests keep apart by the names of their topics, and by directories of their own.
+Rule 2: a query that a test started ends with the test, whatever became of it.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.clients.nodes import no_complaints
+from tests.support.node import NodeProcess
+from tidelog.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Whatever pandas is there: our jobs use none.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning"
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    with spark_session("tests", master="local[2]", conf=conf, log=log) as session:
+        yield session
+
+
+@pytest.fixture
+def spark(shared_spark: "SparkSession") -> "Iterator[SparkSession]":
+    """A real Spark: two threads, two shuffle partitions."""
+    yield shared_spark
+    for query in shared_spark.streams.active:
+        query.stop()
+    shared_spark.catalog.clearCache()
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("shared") / "data") as node:
+        yield node
+        assert node.stop() == 0, node.log.read_text()
+
+
+@pytest.fixture
+def node(shared_node: NodeProcess) -> Iterator[NodeProcess]:
+    """A real node with all defaults, at `node.bootstrap`; it may find no fault of its own."""
+    with no_complaints(shared_node):
+        yield shared_node
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses; nobody has made the topic yet."""
+    words = re.sub(r"[^A-Za-z0-9-]+", "-", request.node.name.removeprefix("test_"))
+    return f"{words[:200].strip('-')}-{next(_numbers)}"
