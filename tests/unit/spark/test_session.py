@@ -41,7 +41,7 @@ def test_a_packed_environment_is_sent_to_the_executors():
 
 
 def test_speculation_is_refused_with_the_reason():
-    with pytest.raises(TidelogError, match="spark.speculation is true; it must be false"):
+    with pytest.raises(TidelogError, match="it must be false: two attempts"):
         session_settings("job", master="yarn", directory=HERE, conf={"spark.speculation": "true"})
 
 
