@@ -1,4 +1,4 @@
-"""CommitGroup and ReadDecision: one decision over many producers, and what was decided last.
+"""One decision over many producers, what was decided last, and that it may be forgotten.
 
 Rule: nothing here decides; a request becomes an event, and a result an answer.
 """
@@ -51,3 +51,11 @@ class DecisionApis:
         if decision is None:
             return {"batch_id": NO_BATCH, "decided_ms": NO_TIMESTAMP}
         return {"batch_id": decision.batch_id, "decided_ms": decision.decided_ms}
+
+    async def forget_decision(
+        self, broker: Broker, request: Any, context: Request
+    ) -> dict[str, Any]:
+        await self._transactions.ask(
+            request.group, lambda shard, reply, at: shard.forget(request.group, reply, at)
+        )
+        return {}

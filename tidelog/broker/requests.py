@@ -98,6 +98,7 @@ class Requests:
             Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
             Api.COMMIT_GROUP: decisions.commit_group,
             Api.READ_DECISION: decisions.read_decision,
+            Api.FORGET_DECISION: decisions.forget_decision,
             Api.LIST_TRANSACTIONS: txn.list_transactions,
             Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,
             Api.DESCRIBE_CONFIGS: configs.describe_configs,

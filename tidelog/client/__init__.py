@@ -6,6 +6,7 @@
     admin.py        and of operators: groups, offsets, settings
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
+    sender.py       batches that are made already, of one producer
     consumer.py     batches in, records out
     slices.py       a range of offsets, as it was fetched
     frames.py       Produce and Fetch by hand, for those who count and do not decode

@@ -83,6 +83,12 @@ class TransactionalClient(TransactionsClient):
 
         return await self.ask_coordinator(_any_member(group), ask)
 
+    async def abort_member(self, member: Member) -> None:
+        """Abort the open transaction of a member, if it is still the one that it was."""
+        producer = TransactionalProducer(self, *member)
+        producer._is_open = True
+        await producer.abort()
+
     async def read_decision(self, group: str) -> int | None:
         """The newest batch that was decided; None if none was."""
 
@@ -92,6 +98,15 @@ class TransactionalClient(TransactionsClient):
             return None if answer.batch_id < 0 else int(answer.batch_id)
 
         return await self.ask_coordinator(_any_member(group), ask)
+
+    async def forget_decision(self, group: str) -> None:
+        """Nothing will be written as this group again, nor asked of it."""
+
+        async def ask(node: NodeId, connection: Connection) -> None:
+            answer = await connection.call(Api.FORGET_DECISION, group=group)
+            check(answer.error_code, f"decisions of {group!r}", answer.error_message)
+
+        await self.ask_coordinator(_any_member(group), ask)
 
 
 def _any_member(group: str) -> str:

@@ -211,6 +211,20 @@ class TransactionsClient(KafkaClient):
 
         return await self.ask_coordinator(transactional_id, ask)
 
+    async def idempotent_producer(self) -> Fenced:
+        """A producer of no transaction, whose batches are told from repeated ones."""
+
+        async def attempt() -> Fenced:
+            connection = await self.any_connection()
+            response = await connection.call(
+                Api.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=0,
+                producer_id=-1, producer_epoch=-1, enable2_pc=False, keep_prepared_txn=False,
+            )  # fmt: skip
+            check(response.error_code, "a producer id")
+            return Fenced(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+
+        return await self.retry(attempt)
+
     async def ask_coordinator(
         self, transactional_id: str, ask: Callable[[NodeId, Connection], Awaitable[T]]
     ) -> T:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from tidelog.wire.own import COMMIT_GROUP, READ_DECISION
+from tidelog.wire.own import COMMIT_GROUP, FORGET_DECISION, READ_DECISION
 
 
 class Api(IntEnum):
@@ -62,6 +62,7 @@ class Api(IntEnum):
     REMOVE_RAFT_VOTER = 81
     COMMIT_GROUP = COMMIT_GROUP
     READ_DECISION = READ_DECISION
+    FORGET_DECISION = FORGET_DECISION
 
     @property
     def title(self) -> str:
@@ -135,4 +136,5 @@ APIS: Final[dict[Api, Versions]] = {
     Api.REMOVE_RAFT_VOTER: _speak(0, 0, flexible_from=0),
     Api.COMMIT_GROUP: _speak(0, 0, flexible_from=0),
     Api.READ_DECISION: _speak(0, 0, flexible_from=0),
+    Api.FORGET_DECISION: _speak(0, 0, flexible_from=0),
 }

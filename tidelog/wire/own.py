@@ -7,6 +7,7 @@ clients pass over advertised keys that they do not know.
 
 # CommitGroup (1000) asks a transaction coordinator to commit the open transactions of all members,
 # as one batch of their group, or none of them. ReadDecision (1001) asks which batch was the last.
+# ForgetDecision (1002) says that the group will never write again.
 #
 # CommitGroup request   := group: string, batch_id: int64, members: member*
 # member                := transactional_id: string, producer_id: int64, producer_epoch: int16
@@ -15,6 +16,8 @@ clients pass over advertised keys that they do not know.
 # ReadDecision request  := group: string
 # ReadDecision response := throttle_ms: int32, error_code: int16, error_message: string?,
 #                          batch_id: int64 (-1: none), decided_ms: int64
+# ForgetDecision request  := group: string
+# ForgetDecision response := throttle_ms: int32, error_code: int16, error_message: string?
 # All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
 
 from dataclasses import dataclass, field
@@ -29,6 +32,7 @@ from kio.static.primitive import i16, i32Timedelta, i64
 
 COMMIT_GROUP: Final = 1000
 READ_DECISION: Final = 1001
+FORGET_DECISION: Final = 1002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +98,40 @@ class ReadDecisionResponse:
     decided_ms: i64 = field(metadata={"kafka_type": "int64"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecisionRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(FORGET_DECISION)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    group: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecisionResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(FORGET_DECISION)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+
+
 REQUESTS: Final[dict[int, Any]] = {
     COMMIT_GROUP: CommitGroupRequest,
     READ_DECISION: ReadDecisionRequest,
+    FORGET_DECISION: ForgetDecisionRequest,
 }
 RESPONSES: Final[dict[int, Any]] = {
     COMMIT_GROUP: CommitGroupResponse,
     READ_DECISION: ReadDecisionResponse,
+    FORGET_DECISION: ForgetDecisionResponse,
 }
-NAMES: Final = {COMMIT_GROUP: "commit_group", READ_DECISION: "read_decision"}
+NAMES: Final = {
+    COMMIT_GROUP: "commit_group",
+    READ_DECISION: "read_decision",
+    FORGET_DECISION: "forget_decision",
+}

@@ -140,6 +140,24 @@ def test_what_a_decision_leaves_behind_is_aborted():
     on_a_coordinator(story)
 
 
+def test_a_group_that_is_forgotten_may_decide_anew():
+    async def story(node):
+        members = Members(node)
+        await members.write(b"a")
+        await members.commit(7)
+        await members.completed()
+
+        for _ in range(2):
+            answer = await node.ask(Api.FORGET_DECISION, 0, group=GROUP)
+            assert answer.error_code == OK
+            assert await decided(node) == -1
+
+        await members.write(b"b")
+        assert (await members.commit(0)).is_new
+
+    on_a_coordinator(story)
+
+
 def test_a_member_that_has_ended_by_itself_cannot_be_committed_with_others():
     async def story(node):
         members = Members(node)
@@ -161,7 +179,8 @@ def test_who_does_not_coordinate_the_group_says_so():
         keeper._drivers.clear()
 
         assert (await members.commit()).error_code == NOT_COORDINATOR
-        answer = await node.ask(Api.READ_DECISION, 0, group=GROUP)
-        assert answer.error_code == NOT_COORDINATOR
+        for api in (Api.READ_DECISION, Api.FORGET_DECISION):
+            answer = await node.ask(api, 0, group=GROUP)
+            assert answer.error_code == NOT_COORDINATOR
 
     on_a_coordinator(story)

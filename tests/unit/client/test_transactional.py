@@ -20,8 +20,8 @@ from tidelog.wire.apis import Api
 from tidelog.wire.entities import encode, request_entity, response_entity
 
 AT = Endpoint(host="one", port=1)
-FIND, INIT, END, COMMIT_GROUP, READ_DECISION = 10, 22, 26, 1000, 1001
-VERSIONS = {FIND: 4, INIT: 5, COMMIT_GROUP: 0, READ_DECISION: 0}
+FIND, INIT, END, COMMIT_GROUP, READ_DECISION, FORGET_DECISION = 10, 22, 26, 1000, 1001, 1002
+VERSIONS = {FIND: 4, INIT: 5, COMMIT_GROUP: 0, READ_DECISION: 0, FORGET_DECISION: 0}
 NOT_COORDINATOR, NOT_ENOUGH_REPLICAS, INVALID_STATE, CONCURRENT, FENCED = 16, 19, 48, 51, 90
 MESSAGE_TOO_LARGE = 10
 
@@ -60,6 +60,7 @@ class Broker(TransactionalClient):
             INIT: {"producer_id": 7, "producer_epoch": self.epoch},
             COMMIT_GROUP: {"batch_id": fields.get("batch_id", -1), "is_new": True},
             READ_DECISION: {"batch_id": 3, "decided_ms": 1},
+            FORGET_DECISION: {},
         }  # fmt: skip
         said = answers[api] | {"error_code": 0} | self._next(api)
         return response_entity(api, VERSIONS[api], said)
@@ -260,6 +261,10 @@ def test_a_group_is_committed_where_its_members_are_coordinated():
         assert await broker.read_decision("spark.q") == 3
         broker.script[READ_DECISION] = [{"batch_id": -1}]
         assert await broker.read_decision("spark.q") is None
+        await broker.forget_decision("spark.q")
+        broker.script[FORGET_DECISION] = [FENCED]
+        with pytest.raises(Refused):
+            await broker.forget_decision("spark.q")
 
     asking(story)
 
