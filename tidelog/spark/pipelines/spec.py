@@ -1,0 +1,394 @@
+"""pipeline.yaml, as checked values.
+
+    name: revenue
+    bootstrap: 127.0.0.1:9092
+    trigger: 5 seconds              # or `once`: all that is there, and end
+    checkpoint: PATH                # where queries keep how far they are; state/checkpoints
+    topics: {TOPIC: {partitions, replication, config}}       made if they are missing
+    traffic: {topic, per_second, once}                       orders to try it with
+    sources: {TABLE: {topic | topics | pattern | files | iceberg, ...}}
+    steps: [{sql | python: FILE, name: TABLE}]
+    sinks: {NAME: {from: TABLE, topic | bucket | parquet | iceberg, ...}}
+    spark: {spark.some.setting: value}
+
+Rule 1: nothing is read here but the folder's files; a cluster is not asked.
+Rule 2: an error names the file, the key and the fix. Tables are known before they are used.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from tidelog.config.setting import similar
+from tidelog.errors import TidelogError
+
+FILE_NAME: Final = "pipeline.yaml"
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+ONCE: Final = "once"
+DEFAULT_INTERVAL: Final = "5 seconds"
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
+
+Option = str | int | float | bool
+T = TypeVar("T", bound=Struct)
+
+
+class SpecError(TidelogError):
+    """The pipeline's folder is wrong; the message names the file, the key and the fix."""
+
+
+class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Watermark(_Strict, frozen=True, kw_only=True):
+    """How late rows may be: older ones than the newest less `delay` are dropped from windows."""
+
+    column: str
+    delay: str
+
+
+class Source(_Strict, frozen=True, kw_only=True):
+    """One table to read: of topics, of files, or of an Iceberg table."""
+
+    topic: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    files: str = ""
+    """A path, of the folder if it is relative; it may have wildcards."""
+    iceberg: str = ""
+    """NAMESPACE.TABLE of `catalog`; appended to only."""
+
+    format: str = ""
+    schema: str = ""
+    stream: bool = False
+    """Of files: whether new ones are read as they come."""
+    json: str = ""
+    """The fields of values in JSON, as columns: `id string, total double`."""
+    dead_letter: str = ""
+    """Where values go that are no such JSON."""
+    broken: Literal["fail", "skip"] | None = None
+    """What else becomes of them."""
+    watermark: Watermark | None = None
+    options: dict[str, Option] = field(default_factory=dict)
+    catalog: dict[str, Option] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return next((kind for kind in SOURCE_KINDS if getattr(self, kind)), "")
+
+    @property
+    def is_topics(self) -> bool:
+        return self.kind in ("topic", "topics", "pattern")
+
+
+class Step(_Strict, frozen=True, kw_only=True):
+    """One table made of others: by a file with a SELECT, or by a file with `transform`."""
+
+    sql: str = ""
+    python: str = ""
+    name: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.sql or self.python
+
+    @property
+    def table(self) -> str:
+        return self.name or Path(self.file).stem
+
+
+class Sink(_Strict, frozen=True, kw_only=True):
+    """Where one table goes."""
+
+    table: str = field(name="from")
+    topic: str = ""
+    bucket: str = ""
+    """A compacted topic: the latest value of each key; no value deletes."""
+    parquet: str = ""
+    iceberg: str = ""
+
+    mode: Literal["", "append", "update", "complete"] = ""
+    """Which rows a batch gives: new ones (the default), changed ones, or all."""
+    key: str = ""
+    """An expression, or else the column `key`."""
+    value: str = ""
+    """An expression, or else the column `value`, or else all columns as JSON."""
+    headers: str = ""
+    partition_by: tuple[str, ...] = ()
+    options: dict[str, Option] = field(default_factory=dict)
+    catalog: dict[str, Option] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return next((kind for kind in SINK_KINDS if getattr(self, kind)), "")
+
+    @property
+    def target(self) -> str:
+        return str(getattr(self, self.kind))
+
+
+class Topic(_Strict, frozen=True, kw_only=True):
+    """How a topic is made if it is missing; -1 is the cluster's default."""
+
+    partitions: int = -1
+    replication: int = -1
+    config: dict[str, Option] = field(default_factory=dict)
+
+
+class Traffic(_Strict, frozen=True, kw_only=True):
+    """Orders that are made up while the pipeline runs, for a sample to have something to do."""
+
+    topic: str
+    per_second: int = 200
+    once: int = 2000
+    """How many, before a pipeline that runs once."""
+
+
+class Pipeline(_Strict, frozen=True, kw_only=True):
+    """A whole pipeline.yaml, and the folder that it is in."""
+
+    folder: Path
+    name: str
+    bootstrap: str
+    trigger: str
+    checkpoint: str
+    topics: dict[str, Topic]
+    traffic: Traffic | None
+    sources: dict[str, Source]
+    steps: tuple[Step, ...]
+    sinks: dict[str, Sink]
+    spark: dict[str, str]
+
+    @property
+    def is_once(self) -> bool:
+        return self.trigger == ONCE
+
+    @property
+    def dead_letters(self) -> dict[str, str]:
+        """The topic of each source that has one."""
+        return {name: s.dead_letter for name, s in self.sources.items() if s.dead_letter}
+
+    def path(self, text: str) -> str:
+        """A path as Spark takes it: the folder's own, unless it is absolute or a URI."""
+        return text if "://" in text else str(self.folder / text)
+
+
+SOURCE_KINDS: Final = ("topic", "topics", "pattern", "files", "iceberg")
+SINK_KINDS: Final = ("topic", "bucket", "parquet", "iceberg")
+_ALLOWED_OF_SOURCES: Final = {
+    "topics": {"json", "dead_letter", "broken", "watermark", "options"},
+    "files": {"format", "schema", "stream", "watermark", "options"},
+    "iceberg": {"catalog"},
+}
+_ALLOWED_OF_SINKS: Final = {
+    "topic": {"mode", "key", "value", "headers", "options"},
+    "bucket": {"mode", "key", "value", "headers", "options"},
+    "parquet": {"partition_by", "options"},
+    "iceberg": {"catalog"},
+}
+
+
+def load(folder: Path) -> Pipeline:
+    """The pipeline in a folder; SpecError if something is wrong with it."""
+    import yaml
+
+    folder = folder.absolute()
+    file = folder / FILE_NAME
+    try:
+        document = yaml.safe_load(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise SpecError(
+            f"{file} does not exist; `tidelog pipeline new {folder.name}` makes an example"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        return parse(document, folder)
+    except SpecError as error:
+        raise SpecError(f"{file}: {error}") from None
+
+
+def parse(document: Any, folder: Path) -> Pipeline:
+    """The pipeline of a document whose files are in `folder`."""
+    if not isinstance(document, dict):
+        raise SpecError("it must be a mapping with `name`, `sources` and `sinks`")
+    known = [key for key in Pipeline.__struct_fields__ if key != "folder"]
+    for key in document:
+        if key not in known:
+            raise SpecError(f"unknown key {key!r}{similar(str(key), known)}; {_list(known)}")
+    pipeline = Pipeline(
+        folder=folder,
+        name=_text(document, "name", folder.name),
+        bootstrap=_text(document, "bootstrap", DEFAULT_BOOTSTRAP),
+        trigger=_text(document, "trigger", ONCE),
+        checkpoint=_text(document, "checkpoint", "state/checkpoints"),
+        topics=_mapping(document, "topics", Topic),
+        traffic=_traffic(document),
+        sources=_mapping(document, "sources", Source),
+        steps=tuple(
+            _convert(entry, Step, f"steps[{number}]")
+            for number, entry in enumerate(_section(document, "steps", list), 1)
+        ),
+        sinks=_mapping(document, "sinks", Sink),
+        spark={
+            str(key): _setting(value)
+            for key, value in _section(document, "spark", dict).items()
+        },
+    )  # fmt: skip
+    _check(pipeline)
+    return pipeline
+
+
+def _check(pipeline: Pipeline) -> None:
+    if not NAME.fullmatch(pipeline.name):
+        raise SpecError(f"name is {pipeline.name!r}; it must be letters, digits, - and _")
+    if not pipeline.is_once and not INTERVAL.fullmatch(pipeline.trigger):
+        raise SpecError(
+            f"trigger is {pipeline.trigger!r}; it must be `once` or an interval, as `5 seconds`"
+        )
+    if pipeline.traffic is not None and min(pipeline.traffic.per_second, pipeline.traffic.once) < 1:
+        raise SpecError("traffic: per_second and once must be at least 1; or remove traffic")
+    for key in pipeline.spark:
+        if not key.startswith("spark."):
+            raise SpecError(f"spark.{key}: Spark's settings begin with `spark.`: `spark.{key}`")
+    if not pipeline.sources:
+        raise SpecError("sources: there is nothing to read; name at least one")
+    if not pipeline.sinks:
+        raise SpecError("sinks: the results go nowhere; name at least one")
+    tables: list[str] = []
+    for name, source in pipeline.sources.items():
+        _check_table(f"sources.{name}", name, tables)
+        _check_source(f"sources.{name}", source)
+    for number, step in enumerate(pipeline.steps, 1):
+        _check_step(f"steps[{number}]", step, pipeline.folder)
+        _check_table(f"steps[{number}].name", step.table, tables)
+    for name, sink in pipeline.sinks.items():
+        if not NAME.fullmatch(name):
+            raise SpecError(f"sinks.{name}: the name must be letters, digits, - and _")
+        _check_sink(f"sinks.{name}", sink, tables)
+
+
+def _check_table(where: str, name: str, tables: list[str]) -> None:
+    if not TABLE.fullmatch(name):
+        raise SpecError(f"{where}: a table's name must be letters, digits and _, not {name!r}")
+    if name.lower() in (table.lower() for table in tables):
+        raise SpecError(f"{where}: there is a table {name!r} already; give this one another name")
+    tables.append(name)
+
+
+def _check_source(where: str, source: Source) -> None:
+    kind = _check_kind(where, source, SOURCE_KINDS)
+    family = "topics" if source.is_topics else kind
+    _check_allowed(where, source, SOURCE_KINDS, family, _ALLOWED_OF_SOURCES)
+    if source.files and not source.format:
+        raise SpecError(f"{where}.format is missing: parquet, json, csv, orc or text")
+    if source.stream and not source.schema:
+        raise SpecError(f"{where}.schema is missing; files that come later must fit one")
+    if not source.json and (source.dead_letter or source.broken):
+        raise SpecError(f"{where}.json is missing; without it every value is taken as it is")
+    if source.dead_letter and source.broken:
+        raise SpecError(f"{where}.broken contradicts {where}.dead_letter; keep one of the two")
+
+
+def _check_step(where: str, step: Step, folder: Path) -> None:
+    if bool(step.sql) == bool(step.python):
+        raise SpecError(f"{where}: name one file, as `sql: FILE` or as `python: FILE`")
+    if not (folder / step.file).is_file():
+        raise SpecError(f"{where}: there is no file {step.file} in {folder}")
+
+
+def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
+    kind = _check_kind(where, sink, SINK_KINDS)
+    _check_allowed(where, sink, SINK_KINDS, kind, _ALLOWED_OF_SINKS)
+    if sink.table not in tables:
+        raise SpecError(
+            f"{where}.from: there is no table {sink.table!r}{similar(sink.table, tables)}; "
+            f"{_list(tables)}"
+        )
+
+
+def _check_kind(where: str, entry: Struct, kinds: Iterable[str]) -> str:
+    given = [kind for kind in kinds if getattr(entry, kind)]
+    if len(given) != 1:
+        raise SpecError(f"{where}: name exactly one of {', '.join(kinds)}, not {len(given)}")
+    return given[0]
+
+
+def _check_allowed(
+    where: str,
+    entry: Struct,
+    kinds: tuple[str, ...],
+    family: str,
+    allowed: Mapping[str, set[str]],
+) -> None:
+    """Refuse what has no meaning here, where it would be silently without effect."""
+    free = {*kinds, "table", *allowed[family]}
+    for config in msgspec.structs.fields(entry):
+        if config.name not in free and getattr(entry, config.name):
+            raise SpecError(
+                f"{where}.{config.name} has no meaning for {family}; remove it. There may be "
+                f"{', '.join(sorted(allowed[family]))}"
+            )
+
+
+# From a document to values.
+
+
+def _text(document: Mapping[str, Any], key: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str) or not value:
+        raise SpecError(f"{key} is {value!r}; it must be text")
+    return value
+
+
+def _section(document: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = document.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        shape = "a list" if kind is list else "a mapping of names"
+        raise SpecError(f"{key} must be {shape}, not {value!r}")
+    return value
+
+
+def _mapping(document: Mapping[str, Any], key: str, kind: type[T]) -> dict[str, T]:
+    return {
+        str(name): _convert(entry, kind, f"{key}.{name}")
+        for name, entry in _section(document, key, dict).items()
+    }
+
+
+def _convert(entry: Any, kind: type[T], where: str) -> T:
+    known = [config.encode_name for config in msgspec.structs.fields(kind)]
+    for key in entry if isinstance(entry, dict) else ():
+        if key not in known:
+            raise SpecError(f"{where}: unknown key {key!r}{similar(str(key), known)}")
+    try:
+        return msgspec.convert({} if entry is None else entry, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise SpecError(f"{where}{path.rstrip('`')}: {message.replace('`', '')}") from None
+
+
+def _traffic(document: Mapping[str, Any]) -> Traffic | None:
+    entry = document.get("traffic")
+    return None if entry is None else _convert(entry, Traffic, "traffic")
+
+
+def _setting(value: Any) -> str:
+    """A setting as Spark reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def options_of(options: Mapping[str, Option]) -> dict[str, str]:
+    return {key: _setting(value) for key, value in options.items()}
+
+
+def _list(names: Iterable[str]) -> str:
+    return "there are " + ", ".join(names)
