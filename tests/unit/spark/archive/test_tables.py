@@ -1,0 +1,236 @@
+"""A real catalog, real tables, rows that were made up."""
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from tests.unit.spark.archive.rows import TIME_US, batch_of
+from tidelog.errors import ConfigError
+from tidelog.spark.archive import files
+from tidelog.spark.archive.catalog import (
+    NAMESPACE,
+    create_topic,
+    load_topic,
+    open_catalog,
+    set_aside,
+    topics_in,
+)
+from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
+from tidelog.spark.archive.files import read_slice, write_range
+from tidelog.spark.archive.spans import Span, extended
+from tidelog.spark.archive.tables import (
+    RETRIES,
+    ArchiveError,
+    NotArchived,
+    OtherTopic,
+    Outpaced,
+    TopicTable,
+)
+from tidelog.spark.ranges import OffsetRange
+
+TOPIC = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def catalog(tmp_path) -> Iterator[Catalog]:
+    with open_catalog(str(tmp_path / "warehouse"), create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(catalog) -> TopicTable:
+    return create_topic(catalog, "orders", TOPIC)
+
+
+def put(table: TopicTable, moved: OffsetRange, offsets: Iterable[int]) -> list[str]:
+    batch = batch_of(offsets, partition=moved.partition)
+    written = write_range([batch], moved, table.destination(1_000_000))
+    return [file.path for file in written]
+
+
+def archive(table: TopicTable, partition: int, start: int, end: int, step: int = 1) -> TopicTable:
+    """One round, of one range, in which every `step`th offset has a record."""
+    moved = OffsetRange("orders", partition, start, end)
+    paths = put(table, moved, range(start, end, step))
+    return table.commit(paths, extended(table.spans, [moved]))
+
+
+def rows(table: TopicTable, partition: int, start: int, end: int) -> pa.Table:
+    slices = table.slices(OffsetRange("orders", partition, start, end))
+    batches = [batch for one in slices for batch in read_slice(one, files.NAMES)]
+    return pa.Table.from_batches(batches, files.SCHEMA)
+
+
+def test_what_was_committed_is_there_for_whoever_opens_the_catalog(table, tmp_path):
+    archive(archive(table, 0, 0, 100), 1, 5, 50)
+
+    with open_catalog(str(tmp_path / "warehouse")) as again:
+        assert topics_in(again) == ["orders"]
+        found = load_topic(again, "orders")
+        assert found.spans == {0: Span(0, 100), 1: Span(5, 50)}
+        assert found.totals[0] == 145
+        assert rows(found, 1, 0, 99).equals(
+            pa.Table.from_batches([batch_of(range(5, 50), partition=1)])
+        )
+
+
+def test_any_reader_of_iceberg_has_the_same_rows(table):
+    table = archive(archive(table, 0, 0, 100), 0, 100, 120)
+
+    got = table.table.scan(row_filter="offset >= 90").to_arrow().sort_by("offset")
+
+    assert got.column("value").to_pylist() == batch_of(range(90, 120)).column("value").to_pylist()
+
+
+def test_a_range_without_records_is_archived_too(table):
+    table = archive(table, 0, 0, 100)
+    table = table.commit([], extended(table.spans, [OffsetRange("orders", 0, 100, 140)]))
+
+    assert table.reload().spans == {0: Span(0, 140)}
+
+
+def test_slices_are_in_order_and_only_of_what_is_wanted(table):
+    for start in (0, 100, 200, 300):
+        table = archive(table, 0, start, start + 100, step=3)
+
+    slices = table.slices(OffsetRange("orders", 0, 150, 301))
+
+    assert [(one.start, one.end) for one in slices] == [(150, 200), (200, 300), (300, 301)]
+    offsets = rows(table, 0, 150, 301).column("offset").to_pylist()
+    assert offsets == [*range(151, 200, 3), *range(200, 300, 3), 300]
+
+
+def test_of_two_who_archive_the_same_one_wins_and_the_other_adds_nothing(table):
+    late = table.reload()
+    archive(table, 0, 0, 100)
+
+    with pytest.raises(Outpaced):
+        archive(late, 0, 0, 100)
+
+    assert late.reload().totals[0] == 100
+
+
+def test_a_second_round_on_an_old_snapshot_adds_nothing_either(table):
+    table = archive(table, 0, 0, 100)
+    late = table.reload()
+    archive(table, 0, 100, 200)
+
+    with pytest.raises(Outpaced):
+        archive(late, 0, 100, 200)
+
+    assert late.reload().totals[0] == 200
+
+
+def test_a_table_that_lets_commits_be_tried_again_is_refused(catalog, table):
+    table.table.transaction().set_properties({RETRIES: "4"}).commit_transaction()
+
+    with pytest.raises(ArchiveError, match=f"{RETRIES}=0"):
+        load_topic(catalog, "orders")
+
+
+def test_a_commit_whose_answer_was_lost_is_recognized(table, monkeypatch):
+    real = type(table.table)._do_commit
+
+    def lose_the_answer(self, updates, requirements):
+        real(self, updates, requirements)
+        raise ConnectionError("the answer was lost")
+
+    monkeypatch.setattr(type(table.table), "_do_commit", lose_the_answer)
+
+    assert archive(table, 0, 0, 100).spans == {0: Span(0, 100)}
+
+
+def test_a_commit_that_failed_is_not_taken_for_one_that_was_done(table, monkeypatch):
+    def fail(self, updates, requirements):
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(type(table.table), "_do_commit", fail)
+
+    with pytest.raises(ConnectionError):
+        archive(table, 0, 0, 100)
+
+
+def test_a_snapshot_of_somebody_else_does_not_hide_what_is_archived(catalog, table):
+    table = archive(table, 0, 0, 100)
+    other = catalog.load_table((NAMESPACE, "orders"))
+    other.append(other.scan().to_arrow().slice(0, 0))
+
+    assert table.reload().spans == {0: Span(0, 100)}
+
+
+def test_a_topic_made_anew_is_refused_until_the_old_table_is_set_aside(catalog, table):
+    archive(table, 0, 0, 100)
+    new = uuid.UUID(int=8)
+
+    with pytest.raises(OtherTopic, match="--new-table"):
+        create_topic(catalog, "orders", new)
+    old_name = set_aside(catalog, "orders")
+    begun = archive(create_topic(catalog, "orders", new), 0, 0, 10)
+
+    assert begun.spans == {0: Span(0, 10)}
+    assert remove_strays(begun) == []
+    assert rows(load_topic(catalog, old_name), 0, 0, 100).num_rows == 100
+
+
+def test_strays_go_once_they_cannot_be_committed_any_more_and_not_before(table):
+    table = archive(table, 0, 0, 100)
+    (left,) = put(table, OffsetRange("orders", 0, 100, 200), range(100, 200))
+
+    assert remove_strays(table) == []
+    table = archive(table, 0, 100, 200)
+    assert remove_strays(table) == [left]
+    assert rows(table, 0, 0, 200).num_rows == 200
+
+
+def test_old_snapshots_are_forgotten_and_nothing_else(table):
+    for start in range(0, 60, 10):
+        table = archive(table, 0, start, start + 10)
+
+    forget_snapshots(table, above=5, keep=2)
+
+    table = table.reload()
+    assert len(table.table.metadata.snapshots) == 2
+    assert table.spans == {0: Span(0, 60)}
+    assert rows(table, 0, 0, 60).num_rows == 60
+    assert remove_strays(table) == []
+
+
+def test_the_first_record_of_a_time_is_found(table):
+    table = archive(archive(table, 0, 0, 100), 0, 100, 200)
+    wanted = OffsetRange("orders", 0, 0, 200)
+
+    assert table.first_at(wanted, TIME_US + 150 * 1000) == 150
+    assert table.first_at(wanted, TIME_US + 149_001) == 150
+    assert table.first_at(wanted, TIME_US + 200 * 1000) is None
+
+
+def test_a_topic_may_have_dots_in_its_name(catalog):
+    archive(create_topic(catalog, "a.b-c_d", TOPIC), 0, 0, 10)
+
+    assert topics_in(catalog) == ["a.b-c_d"]
+    assert load_topic(catalog, "a.b-c_d").spans == {0: Span(0, 10)}
+
+
+def test_there_is_no_archive_where_none_was_made(tmp_path, catalog):
+    with pytest.raises(NotArchived, match="--warehouse"), open_catalog(str(tmp_path / "nowhere")):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(NotArchived, match="no topic at all"):
+        load_topic(catalog, "orders")
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "catalog", "error", "complaint"),
+    [
+        ("s3://bucket/here", None, ConfigError, "--catalog"),
+        ("/tmp/x", "type=rest,uri", ConfigError, "must be a name, or properties"),
+        ("/tmp/x", "type=nonsense", ArchiveError, "cannot be opened"),
+        ("/tmp/x", "unheard-of", ArchiveError, "cannot be opened"),
+    ],
+)
+def test_a_catalog_that_cannot_be_had_is_said(warehouse, catalog, error, complaint):
+    with pytest.raises(error, match=complaint), open_catalog(warehouse, catalog, create=True):
+        pass

@@ -1,0 +1,14 @@
+"""Topics kept for good: Parquet files, named by Iceberg tables, written by Spark.
+
+    spans.py      which offsets are where, and what follows from it; pure
+    storage.py    where files lie, and how they come to be safe there
+    files.py      Parquet files of one partition's offsets: written, read, verified
+    tables.py     the table of a topic: its files, its offsets, commits
+    catalog.py    where the tables are, one for each topic
+    cleaning.py   files and snapshots that nobody needs any more
+
+Rule 1: what is archived is what the table's current snapshot says, and nothing else: no file beside
+        it, no group's offset. A file counts once a snapshot names it.
+Rule 2: a round is planned on one snapshot and committed onto that very snapshot, or not at all.
+Rule 3: every file holds one stretch of one partition, in the order of offsets.
+"""

@@ -1,0 +1,298 @@
+"""The table of a topic: which files it has, and which offsets they are of.
+
+Rule 1: what was archived of every partition stands in the snapshot that added it, and is decided
+        with it. A snapshot of somebody else's (who has put small files together, say) has none;
+        then that of its parent holds.
+Rule 2: a commit goes onto the snapshot it was planned on, or fails with `Outpaced`. pyiceberg would
+        try again on a newer one, and so archive twice; the table's properties forbid it.
+"""
+
+# tidelog.spans (of a snapshot) := {"partition": [start, end], ...}  (JSON)
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from tidelog.errors import TidelogError
+from tidelog.model import Offset
+from tidelog.spark.archive.files import ArchivedFile, ArchivedSlice, Destination, read_slice
+from tidelog.spark.archive.spans import Span, Spans
+from tidelog.spark.archive.storage import Storage
+from tidelog.spark.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+TOPIC: Final = "tidelog.topic"
+TOPIC_ID: Final = "tidelog.topic-id"
+SPANS: Final = "tidelog.spans"
+ROUND: Final = "tidelog.round"
+RETRIES: Final = "commit.retry.num-retries"
+NO_SNAPSHOT: Final = "0"
+
+PROPERTIES: Final = {
+    RETRIES: "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "50",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+PARTITION_ID: Final = 4
+OFFSET_ID: Final = 5
+TIMESTAMP_ID: Final = 6
+SCHEMA: Final = Schema(
+    NestedField(1, "key", BinaryType(), required=False),
+    NestedField(2, "value", BinaryType(), required=False),
+    NestedField(3, "topic", StringType(), required=False),
+    NestedField(PARTITION_ID, "partition", IntegerType(), required=False),
+    NestedField(OFFSET_ID, "offset", LongType(), required=False),
+    NestedField(TIMESTAMP_ID, "timestamp", TimestamptzType(), required=False),
+    NestedField(7, "timestampType", IntegerType(), required=False),
+    NestedField(
+        8,
+        "headers",
+        ListType(
+            element_id=9,
+            element=StructType(
+                NestedField(10, "key", StringType(), required=False),
+                NestedField(11, "value", BinaryType(), required=False),
+            ),
+            element_required=False,
+        ),
+        required=False,
+    ),
+)
+BY_PARTITION: Final = PartitionSpec(
+    PartitionField(
+        source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="partition"
+    )
+)
+
+
+class ArchiveError(TidelogError):
+    """The archive cannot do what was asked; the message says what to change."""
+
+
+class NotArchived(ArchiveError):
+    """There is no archive of the topic; archive it first, or look for it elsewhere."""
+
+
+class Outpaced(ArchiveError):
+    """Somebody else has archived the same meanwhile; plan again on what there is now."""
+
+
+class OtherTopic(ArchiveError):
+    """The archive is of a topic that had the same name and was deleted."""
+
+
+class TopicTable:
+    """What is archived of one topic, as one snapshot has it.
+
+    A commit makes a new one; this one stays what it was.
+    """
+
+    def __init__(self, table: "Table") -> None:
+        properties = table.properties
+        if TOPIC_ID not in properties:
+            raise ArchiveError(
+                f"table {'.'.join(table.name())} was not made by `tidelog archive`; name another "
+                "warehouse or catalog"
+            )
+        if properties.get(RETRIES) != PROPERTIES[RETRIES]:
+            raise ArchiveError(
+                f"table {'.'.join(table.name())} must have {RETRIES}=0, or records may be archived "
+                "twice; set it back"
+            )
+        self.table = table
+        self.topic = properties[TOPIC]
+        self.topic_id = uuid.UUID(properties[TOPIC_ID])
+        self.storage = Storage.of(table.io.properties)
+        self.spans: Spans = _spans(table)
+
+    def __repr__(self) -> str:
+        return f"TopicTable({self.topic!r}, snapshot={self.tag})"
+
+    @property
+    def name(self) -> str:
+        return self.table.name()[-1]
+
+    @property
+    def location(self) -> str:
+        return self.table.location()
+
+    @property
+    def tag(self) -> str:
+        """Names the snapshot that the next commit goes onto."""
+        snapshot = self.table.metadata.current_snapshot_id
+        return NO_SNAPSHOT if snapshot is None else str(snapshot)
+
+    @property
+    def committed_at_ms(self) -> int | None:
+        snapshot = self.table.current_snapshot()
+        return None if snapshot is None else snapshot.timestamp_ms
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Rows, bytes and files of all partitions."""
+        snapshot = self.table.current_snapshot()
+        summary: Any = {} if snapshot is None or snapshot.summary is None else snapshot.summary
+        names = ("total-records", "total-files-size", "total-data-files")
+        rows, size, files = (int(summary[name] or 0) if summary else 0 for name in names)
+        return rows, size, files
+
+    @property
+    def directory(self) -> str:
+        """Where its files are. No other table's are there, even under the same name."""
+        return f"{self.location.rstrip('/')}/data/{self.topic_id}"
+
+    def destination(self, bytes_max: int) -> Destination:
+        return Destination(
+            storage=self.storage, directory=self.directory, tag=self.tag, bytes_max=bytes_max
+        )
+
+    def check_topic(self, topic_id: uuid.UUID | None) -> None:
+        """OtherTopic, unless the table is of that very topic."""
+        if topic_id is not None and topic_id != self.topic_id:
+            raise OtherTopic(
+                f"the archive of {self.topic!r} is of a topic with the id {self.topic_id}; the one "
+                f"in the cluster has {topic_id}: it was deleted and made anew, and its offsets are "
+                "others. Archive it with --new-table, which keeps the old one under another name"
+            )
+
+    def files(self, wanted: OffsetRange | None = None) -> list[ArchivedFile]:
+        """The files of the table, or of a range; by partition, then by offset."""
+        scan = self.table.scan()
+        if wanted is not None:
+            scan = scan.filter(
+                f"partition = {wanted.partition} and offset >= {wanted.start} "
+                f"and offset < {wanted.end}"
+            )
+        found = []
+        for task in scan.plan_files():
+            if task.delete_files:
+                raise ArchiveError(
+                    f"{task.file.file_path} has delete files: another engine deleted rows of table "
+                    f"{self.name}, which is not read here; rewrite the table's data files there"
+                )
+            found.append(_archived_file(task.file))
+        found.sort(key=lambda file: (file.partition, file.first))
+        for before, file in pairwise(found):
+            if before.partition == file.partition and before.last >= file.first:
+                raise ArchiveError(
+                    f"{before.path} and {file.path} overlap; was the table rewritten without order?"
+                )
+        return found
+
+    def slices(self, wanted: OffsetRange) -> list[ArchivedSlice]:
+        """The files that have rows of a range, each cut to it, in order."""
+        return [self._slice(file, wanted) for file in self.files(wanted)]
+
+    def _slice(self, file: ArchivedFile, wanted: OffsetRange) -> ArchivedSlice:
+        return ArchivedSlice(
+            storage=self.storage, path=file.path, topic=self.topic, partition=file.partition,
+            start=max(file.first, wanted.start), end=min(file.last + 1, wanted.end),
+        )  # fmt: skip
+
+    def first_at(self, wanted: OffsetRange, time_us: int) -> Offset | None:
+        """The first offset of a range whose time is not before the given one; None without one."""
+        for file in self.files(wanted):
+            if file.last_us < time_us:
+                continue
+            for batch in read_slice(self._slice(file, wanted), ("offset", "timestamp")):
+                times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+                late = (times >= time_us).nonzero()[0]
+                if len(late):
+                    return int(batch.column("offset")[int(late[0])].as_py())
+        return None
+
+    def commit(self, paths: Iterable[str], spans: Mapping[int, Span]) -> "TopicTable":
+        """Add files and what is archived with them, at once; the table that results.
+
+        Outpaced, if the table has moved on since this was loaded: then nothing was added.
+        """
+        table, round_id = self.table, uuid.uuid4().hex
+        document = {str(partition): list(span) for partition, span in sorted(spans.items())}
+        properties = {SPANS: json.dumps(document, separators=(",", ":")), ROUND: round_id}
+        try:
+            with table.transaction() as transaction:
+                transaction.add_files(
+                    list(paths), snapshot_properties=properties, check_duplicate_files=False
+                )
+        except CommitFailedException as error:
+            raise Outpaced(
+                f"somebody else archives {self.topic!r} into the same table: {error}"
+            ) from error
+        except Exception:
+            # Whether a catalog that did not answer has decided, only the table can tell.
+            found = self.reload()
+            if not found.has_round(round_id):
+                raise
+            return found
+        return TopicTable(table)
+
+    def reload(self) -> "TopicTable":
+        """The table as it is now."""
+        return TopicTable(self.table.catalog.load_table(self.table.name()))
+
+    def has_round(self, round_id: str) -> bool:
+        return any(_property(one, ROUND) == round_id for one in self.table.metadata.snapshots)
+
+
+def _property(snapshot: "Snapshot", name: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary[name]
+
+
+def _spans(table: "Table") -> Spans:
+    """What is archived, by the newest snapshot that says so."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        text = _property(snapshot, SPANS)
+        if text is not None:
+            return {int(partition): Span(*span) for partition, span in json.loads(text).items()}
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+        if snapshot is None:
+            raise ArchiveError(
+                f"no snapshot of table {'.'.join(table.name())} tells what is archived; those that "
+                "did were expired. Archive into another warehouse"
+            )
+    return {}
+
+
+def _archived_file(file: Any) -> ArchivedFile:
+    def bound(bounds: Mapping[int, bytes] | None, field: int, kind: Any) -> int:
+        if bounds is None or field not in bounds:
+            raise ArchiveError(
+                f"the table has no bounds of the offsets in {file.file_path}; rewrite that file"
+            )
+        return int(from_bytes(kind, bounds[field]))
+
+    return ArchivedFile(
+        path=file.file_path, partition=int(file.partition[0]),
+        first=bound(file.lower_bounds, OFFSET_ID, LongType()),
+        last=bound(file.upper_bounds, OFFSET_ID, LongType()),
+        first_us=bound(file.lower_bounds, TIMESTAMP_ID, TimestamptzType()),
+        last_us=bound(file.upper_bounds, TIMESTAMP_ID, TimestamptzType()),
+        rows=file.record_count, bytes=file.file_size_in_bytes,
+    )  # fmt: skip
