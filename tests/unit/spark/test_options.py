@@ -1,0 +1,180 @@
+import pytest
+
+from tidelog.errors import ConfigError
+from tidelog.model import TopicPartition
+from tidelog.records import Codec
+from tidelog.spark.options import (
+    Archive,
+    Assigned,
+    AtEdge,
+    AtOffsets,
+    AtTime,
+    Matching,
+    Subscribed,
+    read_options,
+    write_options,
+)  # fmt: skip
+from tidelog.spark.ranges import EARLIEST, LATEST
+
+AT = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+READ = AT | {"subscribe": "a"}
+WRITE = AT | {"topic": "a"}
+
+
+def batch(**options):
+    return read_options(READ | options, streaming=False)
+
+
+def stream(**options):
+    return read_options(READ | options, streaming=True)
+
+
+def test_a_batch_reads_all_that_is_committed_and_a_stream_what_comes():
+    assert (batch().starting, batch().ending) == (AtEdge(EARLIEST), AtEdge(LATEST))
+    assert stream().starting == AtEdge(LATEST)
+    for options in (batch(), stream()):
+        assert options.read_committed
+        assert options.fail_on_data_loss
+        assert options.archive is None
+    assert stream().commit_offsets
+    assert not batch().commit_offsets
+
+
+@pytest.mark.parametrize(
+    ("options", "subscription"),
+    [
+        ({"subscribe": "a, b,a"}, Subscribed(("a", "b"))),
+        ({"subscribePattern": "a.*"}, Matching("a.*")),
+        ({"assign": '{"a": [1, 0]}'}, Assigned((TopicPartition("a", 0), TopicPartition("a", 1)))),
+        ({"ASSIGN": '{"a": [0]}'}, Assigned((TopicPartition("a", 0),))),
+    ],
+)
+def test_topics_are_named_in_one_of_three_ways(options, subscription):
+    assert read_options(AT | options, streaming=False).subscription == subscription
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "none was given"),
+        ({"subscribe": "a", "assign": "{}"}, "assign and subscribe were given"),
+        ({"subscribe": " , "}, "subscribe is empty"),
+        ({"subscribePattern": "("}, "is no pattern"),
+        ({"assign": "{}"}, "assign must be JSON"),
+        ({"assign": '{"a": 3}'}, "assign must be JSON"),
+        ({"assign": '{"a": [-1]}'}, "assign must be JSON"),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        read_options(AT | options, streaming=False)
+
+
+def test_a_time_for_all_wins_over_times_and_these_over_offsets():
+    given = {
+        "startingOffsets": '{"a": {"0": 3}}',
+        "startingOffsetsByTimestamp": '{"a": {"0": 70}}',
+        "startingTimestamp": "5",
+    }
+    place = TopicPartition("a", 0)
+
+    assert batch(**given).starting == AtTime(5)
+    del given["startingTimestamp"]
+    assert batch(**given).starting == AtTime(None, ((place, 70),))
+    del given["startingOffsetsByTimestamp"]
+    assert batch(**given).starting == AtOffsets(((place, 3),))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets=latest leaves nothing"),
+        ({"endingOffsets": "earliest"}, "endingOffsets=earliest leaves nothing"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "cannot be latest"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "cannot be earliest"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "-2 is earliest, -1 is latest"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "milliseconds since 1970"),
+        ({"startingTimestamp": "now"}, "startingTimestamp must be a whole number"),
+        ({"minPartitions": "0"}, "minPartitions must be at least 1"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be one of true, false"),
+        ({"kafka.isolation.level": "any"}, "read_committed, read_uncommitted"),
+        ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
+        ({"kafka.security.protocol": "SSL"}, "PLAINTEXT only"),
+        ({"history": "archive"}, "archive.warehouse"),
+        ({"maxOffsetsPerTrigger": "5"}, "for streaming reads"),
+        ({"topic": "a"}, "for writes"),
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({"what": "ever"}, "docs/spark.md"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_so_is_refused_with_a_fix(options, words):
+    with pytest.raises(ConfigError, match=words):
+        batch(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingOffsets": "latest"}, "for batch reads"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),
+        ({"maxTriggerDelay": "soon"}, "such as 30s or 15m"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        stream(**options)
+
+
+@pytest.mark.parametrize(("text", "ms"), [("15m", 900_000), ("200ms", 200), ("3 s", 3000)])
+def test_delays_are_times(text, ms):
+    assert stream(maxTriggerDelay=text).trigger_delay_ms_max == ms
+
+
+def test_without_a_cluster_nothing_goes():
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
+        read_options({"subscribe": "a"}, streaming=False)
+
+
+def test_the_group_of_a_query_keeps_its_name():
+    assert stream().group == stream(maxOffsetsPerTrigger="5").group
+    assert stream().group.startswith("spark-kafka-source-")
+    assert stream(groupIdPrefix="etl").group.startswith("etl-")
+    assert stream(**{"kafka.group.id": "mine"}).group == "mine"
+    other = read_options(AT | {"subscribe": "b"}, streaming=True)
+    assert other.group != stream().group
+
+
+def test_an_archive_is_named_by_its_warehouse():
+    options = batch(history="archive", **{"archive.warehouse": "/w"})
+
+    assert options.archive == Archive(warehouse="/w", catalog=None)
+
+
+def test_writes_are_exactly_once_unless_said_otherwise():
+    assert write_options(WRITE, streaming=True).is_exactly_once
+    given = WRITE | {
+        "delivery": "at-least-once",
+        "kafka.acks": "1",
+        "kafka.compression.type": "zstd",
+    }
+    options = write_options(given, streaming=True)
+    assert (options.is_exactly_once, options.acks, options.codec) == (False, 1, Codec.ZSTD)
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "words"),
+    [
+        ({"txnAppId": "a"}, False, "belong together"),
+        ({"txnVersion": "1"}, False, "belong together"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "for batch writes"),
+        ({"txnAppId": "a b", "txnVersion": "1"}, False, "letters, digits"),
+        ({"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"}, False, "exactly once"),
+        ({"kafka.acks": "1"}, False, "can lose records"),
+        ({"kafka.acks": "0", "delivery": "at-least-once"}, False, "kafka.acks must be one of"),
+        ({"kafka.transactional.id": "x"}, False, "txnAppId"),
+        ({"subscribe": "a"}, False, "for batch reads and streaming reads"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_so_is_refused(options, streaming, words):
+    with pytest.raises(ConfigError, match=words):
+        write_options(WRITE | options, streaming=streaming)
