@@ -1,0 +1,158 @@
+"""Batches into an Iceberg table, without a Spark: a frame here is what writes a Parquet file."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
+
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, written
+from tidelog.spark.pipelines.spec import Pipeline, SpecError, parse
+
+SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
+
+
+class Frame:
+    """Rows that can be written as a frame of Spark is; it counts how often they were."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        self.written = 0
+
+    @property
+    def write(self) -> "Frame":
+        return self
+
+    def parquet(self, location: str) -> None:
+        self.written += 1
+        path = Path(location.removeprefix("file://"))
+        path.mkdir(parents=True)
+        (path / "_SUCCESS").touch()
+        table = pa.Table.from_pylist(self.rows, arrow_schema(SCHEMA))
+        pq.write_table(table, path / "part-0.parquet")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    document = {
+        "name": "sales",
+        "sources": {"orders": {"topic": "orders"}},
+        "sinks": {"out": {"from": "orders", "iceberg": "sales.orders"}},
+    }
+    return parse(document, tmp_path)
+
+
+@pytest.fixture
+def catalog(pipeline: Pipeline) -> Catalog:
+    catalog = Catalog.of(pipeline, {})
+    catalog.prepare("sales.orders", SCHEMA)
+    return catalog
+
+
+def rows(catalog: Catalog) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = catalog.table("sales.orders").scan().to_arrow().to_pylist()
+    return sorted(found, key=str)
+
+
+def add(catalog: Catalog, frame: Frame, query: str, batch: int) -> int:
+    return TableWriter(catalog, "sales.orders").write(frame, query, batch)  # type: ignore[arg-type]
+
+
+NORTH, SOUTH = {"region": "north", "total": 1.5}, {"region": "south", "total": 2.0}
+
+
+def test_batches_of_several_queries_are_added_one_after_another(catalog: Catalog) -> None:
+    assert add(catalog, Frame([NORTH]), "q1", 0) == 1
+    assert add(catalog, Frame([SOUTH]), "q1", 1) == 1
+    assert add(catalog, Frame([NORTH]), "q2", 0) == 1
+
+    assert rows(catalog) == [NORTH, NORTH, SOUTH]
+
+
+def test_a_batch_that_is_repeated_is_there_once(catalog: Catalog) -> None:
+    add(catalog, Frame([NORTH]), "q1", 3)
+    again, older = Frame([NORTH]), Frame([SOUTH])
+
+    assert add(catalog, again, "q1", 3) == 0
+    assert add(catalog, older, "q1", 2) == 0
+
+    assert rows(catalog) == [NORTH]
+    assert again.written == older.written == 0
+
+
+def test_the_note_stands_in_the_table_and_in_the_snapshot(catalog: Catalog) -> None:
+    add(catalog, Frame([NORTH]), "q1", 3)
+
+    table = catalog.table("sales.orders")
+    snapshot = table.current_snapshot()
+    assert written(table.properties, "q1") == 3
+    assert written(table.properties, "q2") == -1
+    assert snapshot is not None and snapshot.summary is not None
+    assert snapshot.summary["tidelog.query-id"] == "q1"
+    assert snapshot.summary["tidelog.batch-id"] == "3"
+
+
+def test_a_batch_without_rows_makes_no_snapshot(catalog: Catalog) -> None:
+    assert add(catalog, Frame([]), "q1", 0) == 0
+
+    assert catalog.table("sales.orders").snapshots() == []
+
+
+def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(catalog: Catalog) -> None:
+    class Overtaken(Frame):
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            add(catalog, Frame(self.rows), "q1", 0)
+
+    add(catalog, Overtaken([NORTH]), "q1", 0)
+
+    assert rows(catalog) == [NORTH]
+
+
+def test_a_writer_that_lost_the_race_to_another_query_tries_again(catalog: Catalog) -> None:
+    class Overtaken(Frame):
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            add(catalog, Frame([SOUTH]), "q2", 0)
+
+    add(catalog, Overtaken([NORTH]), "q1", 0)
+
+    assert rows(catalog) == [NORTH, SOUTH]
+
+
+def test_a_step_may_add_columns(catalog: Catalog) -> None:
+    wider = StructType([*SCHEMA.fields]).add("at", TimestampType())
+
+    catalog.prepare("sales.orders", wider)
+
+    assert catalog.table("sales.orders").schema().column_names == ["region", "total", "at"]
+
+
+def test_a_column_of_another_type_is_refused(catalog: Catalog) -> None:
+    other = StructType().add("region", LongType()).add("total", DoubleType())
+
+    with pytest.raises(SpecError, match=r"table sales.orders has other columns"):
+        catalog.prepare("sales.orders", other)
+
+
+def test_a_table_has_a_namespace(catalog: Catalog) -> None:
+    with pytest.raises(SpecError, match=r"a table.s name is NAMESPACE.TABLE, not 'orders'"):
+        catalog.prepare("orders", SCHEMA)
+
+
+def test_a_table_that_is_not_there_is_named(catalog: Catalog) -> None:
+    with pytest.raises(SpecError, match=r"there is no table sales.none"):
+        catalog.table("sales.none")
+
+
+def test_a_catalog_elsewhere_is_taken_as_it_is_told(pipeline: Pipeline) -> None:
+    told = {"type": "rest", "uri": "http://catalog:8181"}
+
+    assert Catalog.of(pipeline, dict(told)).properties == told
+
+
+def test_a_warehouse_in_a_store_needs_a_catalog(pipeline: Pipeline) -> None:
+    with pytest.raises(SpecError, match=r"say where the catalog is, too: catalog\.uri"):
+        Catalog.of(pipeline, {"warehouse": "s3://bucket/tables"})

@@ -1,0 +1,193 @@
+"""Iceberg tables, without a jar: Spark writes the files, pyiceberg names them in a snapshot.
+
+Rule 1: a batch's files and the note that the batch is written are one commit. Whoever writes one
+        looks for the note first, so a batch that Spark repeats after a crash is there once.
+Rule 2: the note is a property of the table, for each query the number of its last batch; it stays
+        when snapshots expire. The snapshot has it, too, for people.
+Rule 3: a directory's name is used by one attempt only. What no snapshot names was left by a crash,
+        and may be removed.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.spark.pipelines.spec import Option, Pipeline, SpecError, options_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+NAME: Final = "tidelog"
+WRITTEN: Final = "tidelog.batch-written."
+COMMITS_MAX: Final = 20
+"""Others may commit to the same table; each time somebody wins, so this many rarely lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Where tables are found: what pyiceberg is told of it."""
+
+    properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, given: Mapping[str, Option]) -> "Catalog":
+        """What the pipeline says; else SQLite in the folder, and the files beside it."""
+        told = options_of(given)
+        if "uri" in told or "type" in told or "name" in told:
+            return cls(told)
+        warehouse = told.pop("warehouse", "warehouse")
+        location = pipeline.path(warehouse)
+        if "://" in location:
+            raise SpecError(
+                f"catalog.warehouse is {warehouse}; then say where the catalog is, too: "
+                "catalog.uri, as sqlite:////some/catalog.db"
+            )
+        ours = {
+            "type": "sql", "uri": f"sqlite:///{location}/catalog.db",
+            "warehouse": f"file://{location}",
+        }  # fmt: skip
+        return cls({**ours, **told})
+
+    def _load(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        properties = dict(self.properties)
+        uri, warehouse = properties.get("uri", ""), properties.get("warehouse", "")
+        if uri.startswith("sqlite:///"):
+            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        if warehouse.startswith("file://"):
+            Path(warehouse.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        return load_catalog(properties.pop("name", NAME), **properties)
+
+    def table(self, name: str) -> "Table":
+        from pyiceberg.exceptions import NoSuchTableError
+
+        _namespace(name)
+        try:
+            found: Table = self._load().load_table(name)
+        except NoSuchTableError:
+            raise SpecError(f"iceberg: there is no table {name} in the catalog") from None
+        return found
+
+    def prepare(self, name: str, schema: "StructType") -> None:
+        """Have a table of this name that takes rows of this schema: new columns are added."""
+        from pyiceberg.exceptions import ValidationError
+
+        catalog = self._load()
+        wanted = arrow_schema(schema)
+        catalog.create_namespace_if_not_exists(_namespace(name))
+        table = catalog.create_table_if_not_exists(name, schema=wanted)
+        try:
+            with table.update_schema() as update:
+                update.union_by_name(wanted)
+        except (ValueError, ValidationError) as error:
+            raise SpecError(
+                f"iceberg: table {name} has other columns: {error}. Change the step, or write to "
+                "another table"
+            ) from None
+
+    def read(self, session: "SparkSession", name: str) -> "DataFrame":
+        """The rows that the table has now."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        table = self.table(name)
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise SpecError(f"iceberg: {name} has rows deleted in place, which is not supported")
+        schema = from_arrow_schema(schema_to_pyarrow(table.schema()))
+        if not tasks:
+            return session.createDataFrame([], schema)
+        return session.read.schema(schema).parquet(*(task.file.file_path for task in tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class TableWriter:
+    """Writes the batches of queries into one table."""
+
+    catalog: Catalog
+    name: str
+
+    def write(self, frame: "DataFrame", query: str, batch: int) -> int:
+        """Add a batch unless it is there; how many rows that were."""
+        table = self.catalog.table(self.name)
+        if written(table.properties, query) >= batch:
+            return 0
+        location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
+        frame.write.parquet(location)
+        files = _files(table, location)
+        rows = sum(files.values())
+        if rows:
+            self._commit(table, [file for file, count in files.items() if count], query, batch)
+        return rows
+
+    def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
+        for attempt in range(1, COMMITS_MAX + 1):
+            try:
+                with _tried_once(table).transaction() as transaction:
+                    transaction.add_files(
+                        files, snapshot_properties=told, check_duplicate_files=False
+                    )
+                    transaction.set_properties({f"{WRITTEN}{query}": str(batch)})
+                return
+            except CommitFailedException:
+                table = self.catalog.table(self.name)
+                # Another driver of the same query may have been faster.
+                if written(table.properties, query) >= batch:
+                    return
+                if attempt == COMMITS_MAX:
+                    raise
+
+
+def written(properties: Mapping[str, str], query: str) -> int:
+    """The last batch of a query that a table has; -1 if none."""
+    return int(properties.get(f"{WRITTEN}{query}", -1))
+
+
+def _tried_once(table: "Table") -> "Table":
+    """A table whose commits fail when somebody was faster: pyiceberg would put them on top of what
+    came in between, though that may be the same batch."""
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table
+
+
+def arrow_schema(schema: "StructType") -> "pa.Schema":
+    """Spark's schema for a table: every column may be null, so that later ones may lack it."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    made = to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([one.with_nullable(True) for one in made])
+
+
+def _namespace(name: str) -> str:
+    namespace, dot, table = name.rpartition(".")
+    if not dot or not namespace or not table:
+        raise SpecError(f"iceberg: a table's name is NAMESPACE.TABLE, not {name!r}")
+    return namespace
+
+
+def _files(table: "Table", location: str) -> dict[str, int]:
+    """The Parquet files that Spark has written, and how many rows each has."""
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, host, path = PyArrowFileIO.parse_location(location, table.io.properties)
+    files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host)
+    found = {}
+    for entry in files.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+        if entry.path.endswith(".parquet"):
+            with files.open_input_file(entry.path) as file:
+                rows = pq.read_metadata(file).num_rows
+            found[location.removesuffix(path) + entry.path] = rows
+    return found

@@ -1,0 +1,121 @@
+"""Sources and steps, as tables of a session.
+
+Rule 1: nothing is read here that is not needed to know columns: tables are plans.
+Rule 2: what Spark says against a source or a step is told with the key or the file it is about.
+"""
+
+import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.errors import TidelogError
+from tidelog.spark.pipelines import expressions
+from tidelog.spark.pipelines.iceberg import Catalog
+from tidelog.spark.pipelines.spec import Pipeline, Source, SpecError, Step, options_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What sinks can take: every table by its name, and of some sources what was broken."""
+
+    named: "dict[str, DataFrame]" = field(default_factory=dict)
+    broken: "dict[str, DataFrame]" = field(default_factory=dict)
+
+
+def build(session: "SparkSession", pipeline: Pipeline) -> Tables:
+    """Every source and every step, in order; each is a view that later ones can name in SQL."""
+    tables = Tables()
+    for name, source in pipeline.sources.items():
+        with explained(f"sources.{name}"):
+            frame = _read(session, pipeline, source)
+            if source.json:
+                frame = _parsed(frame, name, source, tables)
+            if source.watermark is not None:
+                frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
+        _add(tables, name, frame)
+    for number, step in enumerate(pipeline.steps, 1):
+        with explained(f"steps[{number}] ({step.file})"):
+            frame = _make(session, pipeline, step, tables)
+        _add(tables, step.table, frame)
+    return tables
+
+
+def _add(tables: Tables, name: str, frame: "DataFrame") -> None:
+    frame.createOrReplaceTempView(name)
+    tables.named[name] = frame
+
+
+def _read(session: "SparkSession", pipeline: Pipeline, source: Source) -> "DataFrame":
+    if source.iceberg:
+        return Catalog.of(pipeline, source.catalog).read(session, source.iceberg)
+    options = options_of(source.options)
+    if source.files:
+        reader = session.readStream if source.stream else session.read
+        reader = reader.format(source.format).options(**options)
+        if source.schema:
+            reader = reader.schema(source.schema)
+        return reader.load(pipeline.path(source.files))
+    wanted = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
+    topics = ",".join(source.topics) or source.topic or source.pattern
+    ours = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "startingOffsets": "earliest",
+        wanted[source.kind]: topics,
+    }
+    return session.readStream.format("tidelog").options(**{**ours, **options}).load()
+
+
+def _parsed(frame: "DataFrame", name: str, source: Source, tables: Tables) -> "DataFrame":
+    """The fields of the values; what is broken is put aside, or fails the query, or is skipped."""
+    parsed = frame.selectExpr("*", expressions.parsed_json(source.json))
+    fields = parsed.schema[expressions.JSON].dataType.fieldNames()  # type: ignore[attr-defined]
+    if source.dead_letter:
+        columns = expressions.dead_letter_columns(source.json)
+        tables.broken[name] = parsed.where(expressions.BROKEN_ROW).selectExpr(*columns)
+    if source.dead_letter or source.broken == "skip":
+        parsed = parsed.where(f"NOT {expressions.BROKEN_ROW}")
+    else:
+        others = [expressions.quoted(column) for column in frame.columns]
+        parsed = parsed.selectExpr(*others, expressions.checked_json(name))
+    return parsed.selectExpr(*expressions.json_columns(fields))
+
+
+def _make(session: "SparkSession", pipeline: Pipeline, step: Step, tables: Tables) -> "DataFrame":
+    from pyspark.sql import DataFrame
+
+    file = pipeline.folder / step.file
+    if step.sql:
+        return session.sql(file.read_text().strip().rstrip(";"))
+    transform = runpy.run_path(str(file)).get("transform")
+    if not callable(transform):
+        raise SpecError("it has no function `transform(spark, tables)`")
+    frame = transform(session, dict(tables.named))
+    if not isinstance(frame, DataFrame):
+        raise SpecError(f"`transform` returned {type(frame).__name__}; it must be a DataFrame")
+    return frame
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Tell failures, of Spark or of a step's own code, with what they are about."""
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, TidelogError) else f"{type(error).__name__}: "
+        raise SpecError(f"{where}: {kind}{first_words(error)}") from error
+
+
+def first_words(error: BaseException) -> str:
+    """What an error says, without the plans and traces that Spark puts behind it."""
+    lines = str(error).strip().splitlines()
+    kept = []
+    for line in lines:
+        if not line.strip() or line.startswith(("JVM stacktrace", "== ", "'", "+-", "\tat ")):
+            break
+        kept.append(line.strip())
+    return " ".join(kept) or type(error).__name__
