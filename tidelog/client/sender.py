@@ -157,6 +157,10 @@ class BatchSender:
             if not answered or not _may_be_sent_again(error):
                 raise
             self._client.forget(place.topic)
+        except asyncio.CancelledError:
+            for task in flying:
+                task.cancel()
+            raise
         finally:
             # Nothing may still be on its way when the partition sends again from its oldest.
             await asyncio.gather(*flying, return_exceptions=True)
