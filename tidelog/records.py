@@ -238,14 +238,35 @@ def encode_batch(
     body = bytearray()
     for delta, record in enumerate(records):
         _append_record(body, record, record.timestamp_ms - base_timestamp, delta)
-    payload = compress(codec, bytes(body))
+    return seal_batch(
+        compress(codec, bytes(body)), count=len(records), attributes=attributes | codec,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp_ms for record in records),
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+        base_offset=base_offset, leader_epoch=leader_epoch,
+    )  # fmt: skip
+
+
+def seal_batch(
+    payload: Buffer,
+    *,
+    count: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: Offset = 0,
+    leader_epoch: int = NO_EPOCH,
+) -> bytearray:
+    """The batch around `count` records, which are encoded, and packed as `attributes` says."""
     batch = bytearray(HEADER_BYTES)
     HEADER.pack_into(
         batch, 0,
         base_offset, HEADER_BYTES - PREFIX_BYTES + len(payload), leader_epoch, MAGIC, 0,
-        attributes | codec, len(records) - 1, base_timestamp,
-        max(record.timestamp_ms for record in records),
-        producer_id, producer_epoch, base_sequence, len(records),
+        attributes, count - 1, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch += payload
     _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))

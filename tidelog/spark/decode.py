@@ -21,6 +21,7 @@ from tidelog.model import Offset
 from tidelog.records import LOG_APPEND_TIME
 from tidelog.spark.boundaries import BrokenBatch, record_starts
 from tidelog.spark.columns import ARROW, arrow_schema
+from tidelog.spark.gathering import gather
 from tidelog.spark.unpacking import Flags, Unpacked, unpack
 from tidelog.spark.varints import Numbers, Octets, read_varint, read_varints
 
@@ -171,24 +172,15 @@ def _numbers(name: str, values: np.ndarray[tuple[int], np.dtype[np.signedinteger
 
 
 def _binary(pool: pa.Buffer, at: Numbers, size: Numbers) -> pa.Array:
-    """A binary column of pieces of the pool, in ascending order; a negative size is null.
-
-    Arrow sees an array of pieces and the gaps between them, in turn, and takes every other one.
-    """
-    rows = len(at)
+    """A binary column of pieces of the pool; a negative size is null."""
     is_null = size < 0
     if is_null.all():
-        return pa.nulls(rows, pa.binary())
-    edges = np.empty(2 * rows + 1, np.int32)
-    edges[0:-1:2] = at
-    edges[1::2] = at + np.maximum(size, 0)
-    edges[-1] = edges[-2]
-    with_gaps = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(edges), pool])
-    taken = with_gaps.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32)))
+        return pa.nulls(len(at), pa.binary())
+    taken = gather(pool, at, np.maximum(size, 0))
     if not is_null.any():
         return taken
-    _, offsets, bytes_ = taken.buffers()
-    return pa.Array.from_buffers(pa.binary(), rows, [_bits(~is_null), offsets, bytes_])
+    _, offsets, body = taken.buffers()
+    return pa.Array.from_buffers(pa.binary(), len(at), [_bits(~is_null), offsets, body])
 
 
 def _bits(flags: Flags) -> pa.Buffer:

@@ -4,7 +4,9 @@ Rule 1: work goes by the width of a number, not by the number: one turn of a loo
         the longest of them has.
 Rule 2: reading never raises and never leaves `data`: a position beyond its end gives the last byte.
         Whoever asks compares the positions that come back with the ends that he knows.
-Rule 3: a number that does not fit 64 bits comes back as `TOO_LARGE`, which no length can be.
+Rule 3: a varint that is written is the low bytes of a word, and a width: words are shifted together
+        much faster than bytes are put side by side.
+Rule 4: a number that does not fit 64 bits comes back as `TOO_LARGE`, which no length can be.
 """
 
 from typing import Final, TypeAlias
@@ -14,10 +16,12 @@ import numpy.typing as npt
 
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
 
 TOO_LARGE: Final = 2**63 - 1
 _LAST_SHIFT: Final = 63
 """Of the tenth byte, one bit is left to be filled."""
+_LOW_BITS: Final = np.uint64(0x7F)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -64,3 +68,22 @@ def read_varints(data: Octets, at: Numbers) -> tuple[Numbers, Numbers]:
     value = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(raw & 1)
     value[too_large] = TOO_LARGE
     return value, after
+
+
+def write_varints(values: Numbers) -> tuple[Words, Numbers]:
+    """The varints of numbers below 2**54, each in the low bytes of a word; and their widths."""
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    largest = int(zigzag.max(initial=0))
+    assert largest < 2**56, "eight bytes of seven bits"
+    words = zigzag & _LOW_BITS
+    widths = np.ones(len(values), np.int64)
+    shift = 7
+    while largest >> shift:
+        more = zigzag >> np.uint64(shift)
+        goes_on = more != 0
+        byte = np.uint64(8 * (shift // 7))
+        words |= goes_on.astype(np.uint64) << (byte - np.uint64(1))
+        words |= (more & _LOW_BITS) << byte
+        widths += goes_on
+        shift += 7
+    return words, widths
