@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
-from tidelog.spark.pipelines.tables import Tables, explained
+from tidelog.spark.pipelines.tables import Tables, build, explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -20,22 +20,33 @@ DEAD_LETTER: Final = ".dead_letter"
 QUERY_ID: Final = "sql.streaming.queryId"
 
 
-def start_all(pipeline: Pipeline, tables: Tables) -> "list[StreamingQuery]":
+def query_names(pipeline: Pipeline) -> list[str]:
+    """Every query of a pipeline: one for each sink, and for each source with a dead letter."""
+    return [*pipeline.sinks, *(source + DEAD_LETTER for source in pipeline.dead_letters)]
+
+
+def start_all(session: "SparkSession", pipeline: Pipeline) -> "list[StreamingQuery]":
     """Start every query; if one cannot start, none goes on."""
     queries: list[StreamingQuery] = []
-    wanted = [(name, sink, tables.named[sink.table]) for name, sink in pipeline.sinks.items()]
-    for source, topic in pipeline.dead_letters.items():
-        name = source + DEAD_LETTER
-        wanted.append((name, Sink(table=name, topic=topic), tables.broken[source]))
     try:
-        for name, sink, frame in wanted:
+        for name in query_names(pipeline):
+            tables = build(session.newSession(), pipeline, name)
             with explained(f"sinks.{name}"):
-                queries.append(_start(pipeline, name, sink, frame))
+                queries.append(_start(pipeline, name, *_what(pipeline, name, tables)))
     except BaseException:
         for query in queries:
             query.stop()
         raise
     return queries
+
+
+def _what(pipeline: Pipeline, name: str, tables: Tables) -> "tuple[Sink, DataFrame]":
+    """A query's sink, and the table that goes there."""
+    sink = pipeline.sinks.get(name)
+    if sink is not None:
+        return sink, tables.named[sink.table]
+    source = name.removesuffix(DEAD_LETTER)
+    return Sink(table=name, topic=pipeline.dead_letters[source]), tables.broken[source]
 
 
 def _start(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "StreamingQuery":

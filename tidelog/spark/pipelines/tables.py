@@ -27,12 +27,16 @@ class Tables:
     broken: "dict[str, DataFrame]" = field(default_factory=dict)
 
 
-def build(session: "SparkSession", pipeline: Pipeline) -> Tables:
-    """Every source and every step, in order; each is a view that later ones can name in SQL."""
+def build(session: "SparkSession", pipeline: Pipeline, query: str) -> Tables:
+    """Every source and every step, in order; each is a view that later ones can name in SQL.
+
+    They are made for one query, and in its own session: it shows how far it is by a group of its
+    own.
+    """
     tables = Tables()
     for name, source in pipeline.sources.items():
         with explained(f"sources.{name}"):
-            frame = _read(session, pipeline, source)
+            frame = _read(session, pipeline, source, f"{pipeline.name}.{query}")
             if source.json:
                 frame = _parsed(frame, name, source, tables)
             if source.watermark is not None:
@@ -50,7 +54,7 @@ def _add(tables: Tables, name: str, frame: "DataFrame") -> None:
     tables.named[name] = frame
 
 
-def _read(session: "SparkSession", pipeline: Pipeline, source: Source) -> "DataFrame":
+def _read(session: "SparkSession", pipeline: Pipeline, source: Source, group: str) -> "DataFrame":
     if source.iceberg:
         return Catalog.of(pipeline, source.catalog).read(session, source.iceberg)
     options = options_of(source.options)
@@ -64,6 +68,7 @@ def _read(session: "SparkSession", pipeline: Pipeline, source: Source) -> "DataF
     topics = ",".join(source.topics) or source.topic or source.pattern
     ours = {
         "kafka.bootstrap.servers": pipeline.bootstrap,
+        "kafka.group.id": group,
         "startingOffsets": "earliest",
         wanted[source.kind]: topics,
     }
