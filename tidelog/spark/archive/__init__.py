@@ -6,6 +6,8 @@
     tables.py     the table of a topic: its files, its offsets, commits
     catalog.py    where the tables are, one for each topic
     cleaning.py   files and snapshots that nobody needs any more
+    logs.py       what the cluster has of a topic
+    bridge.py     archive and log read as one
 
 Rule 1: what is archived is what the table's current snapshot says, and nothing else: no file beside
         it, no group's offset. A file counts once a snapshot names it.

@@ -72,15 +72,18 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedSlice:
-    """[start, end) of the offsets that a file has."""
+class ArchivedRange:
+    """[start, end) of one partition, and the files that have it, in order."""
 
     storage: Storage
-    path: str
     topic: str
     partition: int
     start: Offset
     end: Offset
+    paths: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end}) of the archive"
 
 
 # Writing.
@@ -218,25 +221,34 @@ def _check_order(offsets: pa.Array, after: Offset, what: str) -> Offset:
 # Reading.
 
 
-def read_slice(wanted: ArchivedSlice, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice, in the order of their offsets; row groups outside of it stay unread."""
+def read_archived(wanted: ArchivedRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in the order of their offsets; row groups outside of it stay unread."""
     schema = arrow_schema(columns)
     needed = list(dict.fromkeys([*columns, "offset"]))
     last = wanted.start - 1
-    with _open_file(wanted.path, wanted.storage) as file:
+    for path in wanted.paths:
+        try:
+            for batch in _read_file(path, wanted, needed):
+                last = _check_order(batch.column("offset"), last, path)
+                arrays = [batch.column(name) for name in columns]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except (OSError, pa.ArrowException) as error:
+            raise FileDamaged(path, str(error)) from error
+
+
+def _read_file(path: str, wanted: ArchivedRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with _open_file(path, wanted.storage) as file:
         groups = [
             number
             for number, (first, last) in enumerate(_group_bounds(file.metadata))
             if first < wanted.end and last >= wanted.start
         ]
-        for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=needed):
+        for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=columns):
             offsets = batch.column("offset")
             inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end))
             kept = batch if pc.all(inside).as_py() else batch.filter(inside)
             if kept.num_rows:
-                last = _check_order(kept.column("offset"), last, wanted.path)
-                arrays = [kept.column(name) for name in columns]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                yield kept
 
 
 def _open_file(path: str, storage: Storage) -> pq.ParquetFile:

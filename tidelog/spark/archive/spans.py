@@ -137,15 +137,19 @@ def cut_history(
     log: Mapping[int, Span],
     *,
     may_lose: bool = False,
+    prefer_log: bool = False,
 ) -> Parts:
     """What to read from the archive, which goes first, and what from the log.
 
-    RecordsLost, if some of it is in neither, unless it `may_lose` that.
+    RecordsLost, if some of it is in neither, unless it `may_lose` that. Who would `prefer_log`
+    gets from the archive only ranges that the log has not in whole.
     """
     parts = Parts([], [])
     for one in wanted:
         kept = archived.get(one.partition, Span(one.start, one.start))
         held = log.get(one.partition, Span(kept.end, kept.end))
+        if prefer_log and held.start <= one.start:
+            kept = Span(one.start, one.start)
         first = kept.start if kept.end > kept.start else held.start
         missing = [
             lost

@@ -11,7 +11,7 @@ Rule 2: a commit goes onto the snapshot it was planned on, or fails with `Outpac
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +34,13 @@ from pyiceberg.types import (
 
 from tidelog.errors import TidelogError
 from tidelog.model import Offset
-from tidelog.spark.archive.files import ArchivedFile, ArchivedSlice, Destination, read_slice
+from tidelog.spark.archive.files import (
+    FILE_BYTES,
+    ArchivedFile,
+    ArchivedRange,
+    Destination,
+    read_archived,
+)  # fmt: skip
 from tidelog.spark.archive.spans import Span, Spans
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.ranges import OffsetRange
@@ -56,6 +62,10 @@ PROPERTIES: Final = {
     "commit.manifest.min-count-to-merge": "50",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # Of these no file has the least and greatest value.
+    "write.metadata.metrics.column.value": "none",
+    "write.metadata.metrics.column.headers.element.key": "none",
+    "write.metadata.metrics.column.headers.element.value": "none",
 }
 
 PARTITION_ID: Final = 4
@@ -180,14 +190,13 @@ class TopicTable:
                 "others. Archive it with --new-table, which keeps the old one under another name"
             )
 
-    def files(self, wanted: OffsetRange | None = None) -> list[ArchivedFile]:
-        """The files of the table, or of a range; by partition, then by offset."""
+    def files(self, wanted: Sequence[OffsetRange] | None = None) -> list[ArchivedFile]:
+        """The files of the table, or of some ranges; by partition, then by offset."""
         scan = self.table.scan()
         if wanted is not None:
-            scan = scan.filter(
-                f"partition = {wanted.partition} and offset >= {wanted.start} "
-                f"and offset < {wanted.end}"
-            )
+            start = min((one.start for one in wanted), default=0)
+            end = max((one.end for one in wanted), default=0)
+            scan = scan.filter(f"offset >= {start} and offset < {end}")
         found = []
         for task in scan.plan_files():
             if task.delete_files:
@@ -202,24 +211,34 @@ class TopicTable:
                 raise ArchiveError(
                     f"{before.path} and {file.path} overlap; was the table rewritten without order?"
                 )
-        return found
+        if wanted is None:
+            return found
+        return [file for file in found if any(_has(file, one) for one in wanted)]
 
-    def slices(self, wanted: OffsetRange) -> list[ArchivedSlice]:
-        """The files that have rows of a range, each cut to it, in order."""
-        return [self._slice(file, wanted) for file in self.files(wanted)]
-
-    def _slice(self, file: ArchivedFile, wanted: OffsetRange) -> ArchivedSlice:
-        return ArchivedSlice(
-            storage=self.storage, path=file.path, topic=self.topic, partition=file.partition,
-            start=max(file.first, wanted.start), end=min(file.last + 1, wanted.end),
-        )  # fmt: skip
+    def ranges(
+        self, wanted: Sequence[OffsetRange], *, bytes_max: int = FILE_BYTES
+    ) -> list[ArchivedRange]:
+        """Ranges with the files that have them, cut where files end so that a task is not long."""
+        files = self.files(wanted)
+        return [
+            ArchivedRange(
+                storage=self.storage, topic=self.topic, partition=one.partition,
+                start=start, end=end, paths=tuple(file.path for file in some),
+            )
+            for one in wanted
+            for start, end, some in _cut(files, one, bytes_max)
+        ]  # fmt: skip
 
     def first_at(self, wanted: OffsetRange, time_us: int) -> Offset | None:
         """The first offset of a range whose time is not before the given one; None without one."""
-        for file in self.files(wanted):
+        for file in self.files([wanted]):
             if file.last_us < time_us:
                 continue
-            for batch in read_slice(self._slice(file, wanted), ("offset", "timestamp")):
+            inside = ArchivedRange(
+                storage=self.storage, topic=self.topic, partition=file.partition,
+                start=wanted.start, end=wanted.end, paths=(file.path,),
+            )  # fmt: skip
+            for batch in read_archived(inside, ("offset", "timestamp")):
                 times = batch.column("timestamp").cast(pa.int64()).to_numpy()
                 late = (times >= time_us).nonzero()[0]
                 if len(late):
@@ -257,6 +276,27 @@ class TopicTable:
 
     def has_round(self, round_id: str) -> bool:
         return any(_property(one, ROUND) == round_id for one in self.table.metadata.snapshots)
+
+
+def _has(file: ArchivedFile, wanted: OffsetRange) -> bool:
+    """Whether a file may have rows of a range."""
+    is_inside = file.first < wanted.end and file.last >= wanted.start
+    return is_inside and file.partition == wanted.partition
+
+
+def _cut(
+    files: Sequence[ArchivedFile], wanted: OffsetRange, bytes_max: int
+) -> Iterator[tuple[Offset, Offset, list[ArchivedFile]]]:
+    """[start, end) and its files: together all of the range that has any."""
+    some: list[ArchivedFile] = []
+    start = wanted.start
+    for file in (file for file in files if _has(file, wanted)):
+        if some and sum(one.bytes for one in [*some, file]) > bytes_max:
+            yield start, file.first, some
+            start, some = file.first, []
+        some.append(file)
+    if some:
+        yield start, wanted.end, some
 
 
 def _property(snapshot: "Snapshot", name: str) -> str | None:

@@ -11,11 +11,11 @@ from tests.unit.spark.archive.rows import batch_of
 from tidelog.spark.archive import files
 from tidelog.spark.archive.files import (
     ArchivedFile,
-    ArchivedSlice,
+    ArchivedRange,
     Destination,
     FileDamaged,
     WrittenFile,
-    read_slice,
+    read_archived,
     tag_of,
     verify_file,
     write_range,
@@ -31,9 +31,9 @@ def to(directory: Path, bytes_max: int = 1_000_000) -> Destination:
     return Destination(storage=STORAGE, directory=directory.as_uri(), tag="77", bytes_max=bytes_max)
 
 
-def part(file: WrittenFile, start: int, end: int) -> ArchivedSlice:
-    return ArchivedSlice(
-        storage=STORAGE, path=file.path, topic="orders", partition=0, start=start, end=end
+def part(file: WrittenFile, start: int, end: int) -> ArchivedRange:
+    return ArchivedRange(
+        storage=STORAGE, topic="orders", partition=0, start=start, end=end, paths=(file.path,)
     )
 
 
@@ -55,7 +55,7 @@ def file(tmp_path, monkeypatch) -> WrittenFile:
 
 
 def test_rows_come_back_as_they_went_in(file):
-    got = pa.Table.from_batches(read_slice(part(file, 0, 1000), files.NAMES))
+    got = pa.Table.from_batches(read_archived(part(file, 0, 1000), files.NAMES))
 
     assert got.equals(pa.Table.from_batches([batch_of(range(10, 510))]))
     assert (file.start, file.end, file.rows) == (0, 1000, 500)
@@ -71,7 +71,7 @@ def test_a_slice_is_cut_by_offset_and_reads_no_other_row_group(file, monkeypatch
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
 
-    got = pa.Table.from_batches(read_slice(part(file, 105, 215), ("value",)))
+    got = pa.Table.from_batches(read_archived(part(file, 105, 215), ("value",)))
 
     assert got.equals(pa.table({"value": batch_of(range(105, 215)).column("value")}))
     assert asked == [[0, 1, 2]]

@@ -19,7 +19,7 @@ from tidelog.spark.archive.catalog import (
     topics_in,
 )
 from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
-from tidelog.spark.archive.files import read_slice, write_range
+from tidelog.spark.archive.files import read_archived, write_range
 from tidelog.spark.archive.spans import Span, extended
 from tidelog.spark.archive.tables import (
     RETRIES,
@@ -59,8 +59,8 @@ def archive(table: TopicTable, partition: int, start: int, end: int, step: int =
 
 
 def rows(table: TopicTable, partition: int, start: int, end: int) -> pa.Table:
-    slices = table.slices(OffsetRange("orders", partition, start, end))
-    batches = [batch for one in slices for batch in read_slice(one, files.NAMES)]
+    parts = table.ranges([OffsetRange("orders", partition, start, end)])
+    batches = [batch for one in parts for batch in read_archived(one, files.NAMES)]
     return pa.Table.from_batches(batches, files.SCHEMA)
 
 
@@ -92,13 +92,18 @@ def test_a_range_without_records_is_archived_too(table):
     assert table.reload().spans == {0: Span(0, 140)}
 
 
-def test_slices_are_in_order_and_only_of_what_is_wanted(table):
+def test_a_range_is_cut_into_tasks_between_files_and_has_no_others(table):
     for start in (0, 100, 200, 300):
         table = archive(table, 0, start, start + 100, step=3)
+        table = archive(table, 1, start, start + 100)
 
-    slices = table.slices(OffsetRange("orders", 0, 150, 301))
+    parts = table.ranges([OffsetRange("orders", 0, 150, 301)], bytes_max=1)
+    together = table.ranges([OffsetRange("orders", 0, 150, 301)])
 
-    assert [(one.start, one.end) for one in slices] == [(150, 200), (200, 300), (300, 301)]
+    assert [(one.start, one.end, len(one.paths)) for one in parts] == [
+        (150, 200, 1), (200, 300, 1), (300, 301, 1),
+    ]  # fmt: skip
+    assert [(one.start, one.end, len(one.paths)) for one in together] == [(150, 301, 3)]
     offsets = rows(table, 0, 150, 301).column("offset").to_pylist()
     assert offsets == [*range(151, 200, 3), *range(200, 300, 3), 300]
 

@@ -1,0 +1,67 @@
+"""What the cluster has of a topic: its id, and the offsets that are safe to take."""
+
+import uuid
+from dataclasses import dataclass
+
+from tidelog.client.kafka import EARLIEST, LATEST
+from tidelog.model import Offset
+from tidelog.spark.archive.spans import Span, Spans
+from tidelog.spark.archive.tables import ArchiveError
+from tidelog.spark.asking import SparkClient, ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A topic as it is now."""
+
+    topic: str
+    id: uuid.UUID
+    spans: Spans
+    """From the first offset to the last stable one: below it nothing can change any more."""
+
+
+def look_at(bootstrap: str, topic: str) -> Log:
+    """Ask the cluster for a topic."""
+
+    async def question(client: SparkClient) -> Log:
+        client.forget(topic)
+        info = await client.topic(topic)
+        if info.internal:
+            raise ArchiveError(f"topic {topic!r} is the cluster's own; it cannot be archived")
+        if info.id is None:
+            raise ArchiveError(f"the brokers of {topic!r} do not tell its id; they are too old")
+        partitions = [one.partition for one in info.partitions]
+        firsts, ends = [
+            await client.list_offsets(topic, dict.fromkeys(partitions, edge), read_committed=True)
+            for edge in (EARLIEST, LATEST)
+        ]
+        return Log(
+            topic=topic, id=info.id,
+            spans={one: Span(firsts[one].offset, ends[one].offset) for one in partitions},
+        )  # fmt: skip
+
+    return ask(bootstrap, question)
+
+
+def offsets_at(log: Log, bootstrap: str, time_ms: int) -> dict[int, Offset]:
+    """The first offset of that time or later, of every partition; the end where there is none."""
+
+    async def question(client: SparkClient) -> dict[int, Offset]:
+        found = await client.list_offsets(
+            log.topic, dict.fromkeys(log.spans, time_ms), read_committed=True
+        )
+        return {
+            partition: found[partition].offset if found[partition].offset >= 0 else span.end
+            for partition, span in log.spans.items()
+        }
+
+    return ask(bootstrap, question)
+
+
+def topic_names(bootstrap: str) -> list[str]:
+    """Every topic that users have made."""
+
+    async def question(client: SparkClient) -> list[str]:
+        return [topic.name for topic in await client.topics() if not topic.internal]
+
+    return sorted(ask(bootstrap, question))
