@@ -17,6 +17,7 @@ import typer
 import tidelog
 from tidelog.errors import TidelogError
 from tidelog.faces.cli import (
+    audit,
     bench,
     brokers,
     cluster,
@@ -25,6 +26,7 @@ from tidelog.faces.cli import (
     elect,
     groups,
     log,
+    pipeline,
     produce,
     promote,
     quorum,
@@ -95,6 +97,8 @@ app.command("promote")(promote.promote)
 app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
+app.command("audit")(audit.audit)
 app.command("bench")(bench.bench)
 app.command("simulate")(simulate.simulate)
 

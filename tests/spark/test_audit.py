@@ -1,0 +1,157 @@
+"""Audits of a cluster of real processes, on a real Spark."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.clients import ALL, OK, create_topic, write
+from tests.faces.raw import PRODUCE_VERSION, produce_fields
+from tests.support.nodes import Nodes
+from tidelog.faces.cli import audit as command
+from tidelog.faces.cli import main
+from tidelog.faces.cli.segments import segment_files
+from tidelog.model import NodeId
+from tidelog.records import Record, encode_batch, iterate_batches
+from tidelog.spark.audit.job import audit
+from tidelog.spark.audit.judging import Outcome
+from tidelog.wire.apis import Api
+
+pytestmark = pytest.mark.slow
+
+TRIO = (1, 2, 3)
+BATCHES = 40
+RECORDS = 50
+SEGMENT_BYTES = 64 * 1024
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    settings = {"offsets.topic.num.partitions": 2}
+    with Nodes(tmp_path_factory.mktemp("audited"), TRIO, settings) as started:
+        started.until_active(*TRIO)
+        yield started
+
+
+def make_topic(nodes: Nodes, topic: str) -> None:
+    create_topic(nodes.bootstrap, topic, [TRIO], segment_bytes=str(SEGMENT_BYTES))
+    nodes.until_all_in_sync(topic)
+
+
+def fill(nodes: Nodes, topic: str) -> None:
+    """Some segments of batches, each of many records."""
+    batch = encode_batch([Record(key=b"%d" % n, value=b"v" * 100) for n in range(RECORDS)])
+    for _ in range(BATCHES):
+        write_batch(nodes, topic, bytes(batch))
+
+
+def write_batch(nodes: Nodes, topic: str, batch: bytes) -> None:
+    leader = nodes.partition(topic).leader
+    answer = nodes.ask(Api.PRODUCE, PRODUCE_VERSION, produce_fields(batch, topic), leader)
+    assert answer.responses[0].partition_responses[0].error_code == OK
+
+
+def flip(nodes: Nodes, node: NodeId, topic: str) -> int:
+    """Flip a byte inside the third batch of a segment that is not the last; its base offset."""
+    file = segment_files(nodes[node].data / f"{topic}-0")[0]
+    data = bytearray(file.read_bytes())
+    header, batch = list(iterate_batches(bytes(data)))[2]
+    at = bytes(data).index(bytes(batch)) + len(batch) - 10
+    data[at] ^= 0x40
+    file.write_bytes(data)
+    return header.base_offset
+
+
+@contextmanager
+def writing(nodes: Nodes, topic: str) -> Iterator[None]:
+    """Somebody writes, to whoever leads, until this is left."""
+    stopping = threading.Event()
+
+    def work() -> None:
+        while not stopping.is_set():
+            try:
+                write(nodes[nodes.partition(topic).leader].port, topic, b"living", acks=ALL)
+            except (OSError, AssertionError, KeyError):
+                stopping.wait(0.05)
+
+    thread = threading.Thread(target=work, name="writer")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_a_flipped_byte_in_a_follower_is_found_and_named(
+    nodes, spark, topic, tmp_path, monkeypatch, capsys
+):
+    make_topic(nodes, topic)
+    fill(nodes, topic)
+    victim = next(node for node in TRIO if node != nodes.partition(topic).leader)
+    nodes.stop(victim)
+    offset = flip(nodes, victim, topic)
+    nodes.start(victim)
+    nodes.until_all_in_sync(topic)
+
+    @contextmanager
+    def shared(*_: object, **__: object) -> Iterator[object]:
+        yield spark, lambda *_: None
+
+    monkeypatch.setattr(command, "spark_job", shared)
+    report, table = tmp_path / "audit.html", tmp_path / "rows"
+    code = main(
+        [
+            "audit", "--bootstrap", nodes.bootstrap, "--topic", topic, "--json",
+            "--report", str(report), "--table", str(table),
+        ]
+    )  # fmt: skip
+
+    out = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert out["outcome"] == "findings"
+    found = {(one["topic"], one["partition"], one["node"]) for one in out["findings"]}
+    assert found == {(topic, 0, victim)}
+    assert any(one["first"] == offset for one in out["findings"]), out["findings"]
+    assert {one["end"] for one in out["replicas"]} == {BATCHES * RECORDS}
+    assert f"{topic}-0 on node {victim}" in report.read_text()
+    rows = spark.read.parquet(str(table))
+    assert rows.where("kind = 'batch'").select("replica", "base_offset").distinct().count() >= (
+        2 * BATCHES
+    )
+
+
+def test_living_traffic_a_catch_up_and_another_leader_are_no_findings(nodes, spark, topic):
+    make_topic(nodes, topic)
+    fill(nodes, topic)
+    leader = nodes.partition(topic).leader
+    nodes.stop(leader)
+    nodes.until(lambda: nodes.partition(topic).leader in set(TRIO) - {leader}, "nobody leads")
+    fill(nodes, topic)
+    nodes.start(leader)
+    nodes.until_active(*TRIO)
+
+    with writing(nodes, topic):
+        done = audit(spark, nodes.bootstrap, [topic])
+
+    assert done.verdict.findings == ()
+    assert done.verdict.outcome is Outcome.CLEAN, done.verdict.unread
+    assert len(done.verdict.seen) == len(TRIO)
+
+
+def test_who_is_away_is_named_and_nothing_is_called_clean(nodes, spark, topic):
+    make_topic(nodes, topic)
+    fill(nodes, topic)
+    away = next(node for node in TRIO if node != nodes.partition(topic).leader)
+    nodes.stop(away)
+    nodes.until_active(*(node for node in TRIO if node != away))
+    try:
+        done = audit(spark, nodes.bootstrap, [topic])
+    finally:
+        nodes.start(away)
+
+    assert done.verdict.outcome is Outcome.INCOMPLETE
+    assert [one.node for one in done.verdict.unread] == [away]
+    assert done.verdict.findings == ()

@@ -1,0 +1,57 @@
+"""How far a job of Spark is, told while it runs.
+
+Rule: whoever waits for Spark must see that something happens; no failure to look stops the work.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS: Final = 0.2
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how many of its tasks are done, and how many there are."""
+
+
+@contextmanager
+def watched(spark: "SparkSession", what: str, on_progress: OnProgress | None) -> Iterator[None]:
+    """Tell of the tasks that this thread has Spark run while inside."""
+    if on_progress is None:
+        yield
+        return
+    context = spark.sparkContext
+    context.setJobGroup(what, what)
+    ended = threading.Event()
+    on_progress(what, 0, 0)
+    thread = threading.Thread(target=_look, args=(spark, what, on_progress, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def _look(
+    spark: "SparkSession", what: str, on_progress: OnProgress, ended: threading.Event
+) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not ended.wait(LOOK_SECONDS):
+        try:
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(what)]
+            stages = [
+                tracker.getStageInfo(stage)
+                for job in jobs
+                if job is not None
+                for stage in job.stageIds
+            ]
+        except Exception:  # the session may be about to end
+            return
+        known = [stage for stage in stages if stage is not None]
+        done = sum(stage.numCompletedTasks for stage in known)
+        on_progress(what, done, sum(stage.numTasks for stage in known))
