@@ -7,7 +7,13 @@
     catalog.py    where the tables are, one for each topic
     cleaning.py   files and snapshots that nobody needs any more
     logs.py       what the cluster has of a topic
+    archiving.py  from the log into the table, in rounds
+    checking.py   what is archived, and whether it is whole
+    trimming.py   what the log may forget since the archive has it
     bridge.py     archive and log read as one
+    changing.py   rows changed on their way into a topic
+    restoring.py  from the archive back into a topic
+    replaying.py  from a topic into another
 
 Rule 1: what is archived is what the table's current snapshot says, and nothing else: no file beside
         it, no group's offset. A file counts once a snapshot names it.

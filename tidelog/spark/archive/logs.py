@@ -43,6 +43,17 @@ def look_at(bootstrap: str, topic: str) -> Log:
     return ask(bootstrap, question)
 
 
+def look_at_or_make(bootstrap: str, topic: str, partitions: int) -> Log:
+    """The same, of a topic that is made if it is not there."""
+
+    async def make(client: SparkClient) -> None:
+        if topic not in {one.name for one in await client.topics()}:
+            await client.create_topic(topic, partitions=partitions)
+
+    ask(bootstrap, make)
+    return look_at(bootstrap, topic)
+
+
 def offsets_at(log: Log, bootstrap: str, time_ms: int) -> dict[int, Offset]:
     """The first offset of that time or later, of every partition; the end where there is none."""
 

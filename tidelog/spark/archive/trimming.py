@@ -1,0 +1,72 @@
+"""What the log may forget since the archive has it.
+
+Rule 1: nothing is deleted that the archive's current snapshot does not claim.
+Rule 2: and nothing whose files were not read again first, to the last byte. A log is the only other
+        copy of what it holds.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.model import Offset
+from tidelog.spark.archive.checking import verify
+from tidelog.spark.archive.files import ArchivedFile
+from tidelog.spark.archive.logs import Log, look_at, offsets_at
+from tidelog.spark.archive.spans import trimmable
+from tidelog.spark.archive.tables import ArchiveError, TopicTable
+from tidelog.spark.asking import ask
+from tidelog.spark.progress import OnProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What stays in the log though it is archived: the last so many, and those of the last time."""
+
+    records: int = 0
+    seconds: float = 0.0
+
+    def wish(self, log: Log, bootstrap: str) -> dict[int, Offset]:
+        """Where each log shall begin."""
+        wish = {partition: span.end - self.records for partition, span in log.spans.items()}
+        if self.seconds:
+            young = offsets_at(log, bootstrap, int((time.time() - self.seconds) * 1000))
+            wish = {partition: min(at, young[partition]) for partition, at in wish.items()}
+        return wish
+
+
+def trim(
+    spark: "SparkSession",
+    bootstrap: str,
+    table: TopicTable,
+    keep: Keep,
+    *,
+    on_progress: OnProgress | None = None,
+) -> dict[int, Offset]:
+    """Delete from the log what is archived; where it begins now, for those that were trimmed."""
+    table = table.reload()
+    log = look_at(bootstrap, table.topic)
+    table.check_topic(log.id)
+    starts = trimmable(log.spans, table.spans, keep.wish(log, bootstrap))
+    if not starts:
+        return {}
+    affected = [
+        file
+        for file in table.files()
+        if _loses(file, log.spans[file.partition].start, starts.get(file.partition, 0))
+    ]
+    damage = verify(spark, table, affected, on_progress=on_progress)
+    if damage:
+        raise ArchiveError(
+            f"nothing was trimmed, for the archive is damaged: {damage[0]} (and {len(damage) - 1} "
+            "more). Restore the files from a copy; the log still has their records"
+        )
+    return ask(bootstrap, lambda client: client.delete_records(table.topic, starts))
+
+
+def _loses(file: ArchivedFile, start: Offset, new_start: Offset) -> bool:
+    """Whether the log would lose records that the file has."""
+    return file.first < new_start and file.last >= start
