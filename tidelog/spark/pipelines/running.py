@@ -6,7 +6,9 @@ Rule 2: asked to stop, it stops the queries where they are; a batch that was cut
         by the next run, and seen once.
 """
 
+import json
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -87,6 +89,7 @@ def _run(
             environment=where.environment,
             log=state.log_path(pipeline.folder),
         ) as session,
+        listening(stop),  # anew: Spark has put a handler of its own in its place
         _traffic(pipeline),
     ):
         if not stop.is_set():
@@ -122,28 +125,44 @@ def _run_queries(
 
 def _failures(queries: "list[StreamingQuery]") -> list[str]:
     return [
-        f"{query.name}: {reason(first_words(error))}"
+        f"{query.name}: {first_words(error)}"
         for query in queries
         if not query.isActive and (error := query.exception()) is not None
     ]
-
-
-def reason(text: str) -> str:
-    """What went wrong, of all that Spark says: a message of ours or of a step, if there is one."""
-    return text
 
 
 def _look(queries: "list[StreamingQuery]", noted: Run) -> None:
     for query in queries:
         known = noted.queries[query.name]
         for report in query.recentProgress:
-            known = fold(known, report)
+            known = fold(known, json.loads(report.json))
         noted.queries[query.name] = known
 
 
 def _tell(pipeline: Pipeline, noted: Run, on_change: OnChange) -> None:
     state.write(pipeline.folder, noted)
     on_change(noted)
+
+
+@contextmanager
+def listening(stop: threading.Event) -> Iterator[None]:
+    """Have signals ask for a stop, while inside; a second one does not wait for it."""
+
+    def asked(number: int, _: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, asked) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 DEAD_LETTER: Final = ".dead_letter"
+FORMAT: Final = "tidelog"
 QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -82,11 +83,18 @@ def _into_topic(
     probe = frame.selectExpr(*(f"{text} AS {part}" for part, text in parts.items()))
     types = {column.name: column.dataType.typeName() for column in probe.schema}
     records = frame.selectExpr(*expressions.record_columns(name, sink, parts, types))
-    return (
-        records.writeStream.format("tidelog")
-        .option("kafka.bootstrap.servers", pipeline.bootstrap)
-        .option("topic", sink.target)
-    )
+    told = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.target}
+    if sink.mode in ("", "append"):
+        return records.writeStream.format(FORMAT).options(**told)
+    # Spark lets sinks in Python append only. So each batch is a write of its own, which has the
+    # query and the number of the batch in its transaction: one that is repeated is there once.
+    told |= options_of(sink.options)
+
+    def write(batch: "DataFrame", number: int) -> None:
+        writer = batch.write.format(FORMAT).mode("append").options(**told)
+        writer.options(txnAppId=query_id(batch), txnVersion=str(number)).save()
+
+    return records.writeStream.foreachBatch(write)
 
 
 def _into_iceberg(pipeline: Pipeline, sink: Sink, frame: "DataFrame") -> "DataStreamWriter":
@@ -95,8 +103,13 @@ def _into_iceberg(pipeline: Pipeline, sink: Sink, frame: "DataFrame") -> "DataSt
     table = TableWriter(catalog, sink.iceberg)
 
     def write(batch: "DataFrame", number: int) -> None:
-        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query, "Spark names the query in the thread of its batches"
-        table.write(batch, query, number)
+        table.write(batch, query_id(batch), number)
 
     return frame.writeStream.foreachBatch(write)
+
+
+def query_id(batch: "DataFrame") -> str:
+    """The id of the query that a batch is of; it is the same after a restart."""
+    found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    assert found, "Spark names the query in the thread of its batches"
+    return found

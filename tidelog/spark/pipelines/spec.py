@@ -241,11 +241,12 @@ def parse(document: Any, folder: Path) -> Pipeline:
             for key, value in _section(document, "spark", dict).items()
         },
     )  # fmt: skip
-    _check(pipeline)
+    check(pipeline)
     return pipeline
 
 
-def _check(pipeline: Pipeline) -> None:
+def check(pipeline: Pipeline) -> None:
+    """SpecError, if its parts do not fit together."""
     if not NAME.fullmatch(pipeline.name):
         raise SpecError(f"name is {pipeline.name!r}; it must be letters, digits, - and _")
     if not pipeline.is_once and not INTERVAL.fullmatch(pipeline.trigger):

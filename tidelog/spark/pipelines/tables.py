@@ -120,7 +120,7 @@ def first_words(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     kept = []
     for line in lines:
-        if not line.strip() or line.startswith(("JVM stacktrace", "== ", "'", "+-", "\tat ")):
+        if not line.strip() or line.startswith(("JVM stacktrace", "==", "'", "+-", "\tat ")):
             break
         kept.append(line.strip())
     return " ".join(kept) or type(error).__name__

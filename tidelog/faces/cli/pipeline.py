@@ -1,0 +1,303 @@
+"""`tidelog pipeline`: topics through Spark into topics, buckets and tables."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidelog.errors import TidelogError
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    UserError,
+    key_values,
+    note,
+    number,
+    print_json,
+    print_table,
+    run,
+)
+from tidelog.faces.cli.pipeline_view import COLUMNS, row, viewer
+from tidelog.faces.cli.spark import Conf, Environment, Master
+
+if TYPE_CHECKING:
+    from tidelog.spark.pipelines.progress import Ends
+    from tidelog.spark.pipelines.spec import Pipeline
+    from tidelog.spark.pipelines.state import Run
+
+ASK_SECONDS_MAX: Final = 3.0
+STOP_SECONDS: Final = 60.0
+
+app = typer.Typer(
+    help="Run pipelines on Spark: read topics, transform, write topics, buckets and tables.",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The pipeline's folder.")]
+OtherBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar="TIDELOG_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Where the cluster listens, instead of what pipeline.yaml says.",
+    ),
+]
+
+
+@app.command("new")
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to make it.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Make a pipeline that runs, to start from.
+
+    It reads orders, sums them up by region and time, and writes a bucket and an
+    Iceberg table; broken orders go to a topic of their own. It makes up orders,
+    so there is something to see at once.
+
+    \b
+    Examples:
+      tidelog pipeline new revenue
+      tidelog pipeline run revenue
+    """
+    from tidelog.spark.pipelines.folders import create
+
+    made = create(folder, bootstrap=bootstrap)
+    if as_json:
+        print_json({"folder": str(folder.absolute()), "files": [file.name for file in made]})
+        return
+    for file in made:
+        print(file)
+    note(f"run it: tidelog pipeline run {folder}")
+
+
+@app.command("run")
+def run_pipeline(
+    folder: Folder,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read what is there, and end, whatever it says.")
+    ] = False,
+    every: Annotated[
+        str,
+        typer.Option("--every", metavar="TIME", help="Go on, a batch every so often: 5 seconds."),
+    ] = "",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    environment: Environment = "",
+    bootstrap: OtherBootstrap = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each batch and each change.")
+    ] = False,
+) -> None:
+    """Run a pipeline, once or until Ctrl-C.
+
+    Each sink is a query of its own. It goes on where it was when it ended,
+    however it ended, and what it wrote is there once. Topics that are missing
+    are made. While it runs, a table shows how far each query is; `describe`
+    shows the same from elsewhere.
+
+    \b
+    Examples:
+      tidelog pipeline run revenue
+      tidelog pipeline run revenue --once --json
+      tidelog pipeline run revenue --master spark://host:7077 --environment environment.tar.gz
+    """
+    import threading
+
+    from msgspec.structs import replace
+
+    from tidelog.spark.pipelines.spec import ONCE, check, load
+    from tidelog.spark.session import check_installed
+
+    if once and every:
+        raise UserError("--once and --every contradict each other; leave one out")
+    pipeline = load(folder)
+    pipeline = replace(
+        pipeline,
+        bootstrap=bootstrap or pipeline.bootstrap,
+        trigger=ONCE if once else every or pipeline.trigger,
+    )
+    check(pipeline)
+    check_installed()
+    from tidelog.spark.pipelines.running import Where, listening
+    from tidelog.spark.pipelines.running import run as run_queries
+
+    where = Where(
+        master=master, conf=dict(key_values(conf or [], "--conf")), environment=environment
+    )
+    view, stop = viewer(pipeline.name, as_json=as_json), threading.Event()
+    with listening(stop), view.shown():
+        ended = run_queries(pipeline, where, stop=stop, on_change=view)
+    if not as_json:
+        print_table(COLUMNS, [row(name, state) for name, state in ended.queries.items()])
+
+
+@app.command("list")
+def list_pipelines(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to look; three levels deep.")
+    ] = Path("."),
+    as_json: AsJson = False,
+) -> None:
+    """List pipelines, whether they run, and how far they are.
+
+    \b
+    Example:
+      tidelog pipeline list ./pipelines
+    """
+    from tidelog.spark.pipelines.folders import find
+    from tidelog.spark.pipelines.state import look
+
+    found = [(folder, look(folder)) for folder in find(directory)]
+    if as_json:
+        print_json([{"folder": str(folder), **_described(noted)} for folder, noted in found])
+        return
+    if not found:
+        note(f"there is no pipeline in {directory}; make one: tidelog pipeline new revenue")
+    print_table(
+        ["pipeline", "state", "queries#", "rows#", "rows/s#", "lag#", "folder"],
+        [_listed(folder, noted) for folder, noted in found],
+    )
+
+
+def _listed(folder: Path, noted: "Run") -> tuple[object, ...]:
+    queries = noted.queries.values()
+    lags = [query.lag for query in queries if query.lag is not None]
+    return (
+        folder.name,
+        noted.phase,
+        len(queries) or "-",
+        number(sum(query.rows for query in queries)),
+        number(sum(query.rows_per_second for query in queries)),
+        number(max(lags)) if lags else "-",
+        folder,
+    )
+
+
+@app.command("describe")
+def describe(folder: Folder, as_json: AsJson = False) -> None:
+    """Show what a pipeline reads, makes and writes, and how far each query is.
+
+    The lag is what the topics have now and the query has not read; if the
+    cluster does not answer, it is the one that was noted last.
+
+    \b
+    Example:
+      tidelog pipeline describe revenue
+    """
+    from tidelog.spark.pipelines.spec import load
+    from tidelog.spark.pipelines.state import log_path, look
+
+    pipeline = load(folder)
+    noted = look(pipeline.folder)
+    bootstrap = noted.bootstrap or pipeline.bootstrap
+    topics = {topic for query in noted.queries.values() for topic in query.ends}
+    latest, problem = run(_latest(bootstrap, topics)) if topics else ({}, "")
+    described = _described(noted)
+    for name, query in noted.queries.items():
+        described["queries"][name]["lag_now"] = _lag_now(query.ends, latest)
+    if as_json:
+        print_json({
+            "name": pipeline.name, "folder": str(pipeline.folder), "bootstrap": bootstrap,
+            **_parts(pipeline), **described,
+        })  # fmt: skip
+        return
+    for title, parts in _parts(pipeline).items():
+        for name, text in parts.items():
+            print(f"{title.removesuffix('s'):<7} {name}: {text}")
+    where = f", process {noted.pid} on {noted.host}, {noted.master}" if noted.pid else ""
+    print(f"state   {noted.phase}{where}")
+    if noted.problem:
+        print(f"problem {noted.problem}; see {log_path(pipeline.folder)}")
+    if problem:
+        note(f"the lag is the one noted last: {problem}")
+    rows = []
+    for name, query in noted.queries.items():
+        cells = list(row(name, query))
+        if (lag := described["queries"][name]["lag_now"]) is not None:
+            cells[COLUMNS.index("lag#")] = number(lag)
+        rows.append(cells)
+    if rows:
+        print_table(COLUMNS, rows)
+
+
+@app.command("stop")
+def stop(
+    folder: Folder,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=0, help="How long to wait for it.")
+    ] = STOP_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a pipeline that runs on this machine; returns when it has ended.
+
+    \b
+    Example:
+      tidelog pipeline stop revenue
+    """
+    from tidelog.spark.pipelines.state import stop as stop_run
+
+    ended = stop_run(folder.absolute(), seconds_max=seconds)
+    if as_json:
+        print_json({"folder": str(folder.absolute()), **_described(ended)})
+    else:
+        print(f"{folder.absolute().name}: {ended.phase}")
+
+
+def _described(noted: "Run") -> dict[str, Any]:
+    import msgspec
+
+    described: dict[str, Any] = msgspec.to_builtins(noted)
+    del described["born"]
+    return described
+
+
+def _parts(pipeline: "Pipeline") -> dict[str, dict[str, str]]:
+    """What is read, made and written, in few words."""
+    sources = {}
+    for name, source in pipeline.sources.items():
+        what = ", ".join(source.topics) or getattr(source, source.kind)
+        dead = f", broken ones to {source.dead_letter}" if source.dead_letter else ""
+        sources[name] = f"{source.kind} {what}{dead}"
+    return {
+        "sources": sources,
+        "steps": {step.table: step.file for step in pipeline.steps},
+        "sinks": {
+            name: f"{sink.table} to {sink.kind} {sink.target}"
+            for name, sink in pipeline.sinks.items()
+        },
+    }
+
+
+async def _latest(bootstrap: str, topics: set[str]) -> "tuple[Ends, str]":
+    """Where topics end now; and why that is not known, if so."""
+    import asyncio
+
+    from tidelog.client.kafka import LATEST, KafkaClient
+
+    latest: Ends = {}
+    try:
+        async with (
+            asyncio.timeout(ASK_SECONDS_MAX),
+            KafkaClient(bootstrap, timeout_seconds=ASK_SECONDS_MAX) as client,
+        ):
+            for topic in sorted(topics):
+                info = await client.topic(topic)
+                wanted = {partition.partition: LATEST for partition in info.partitions}
+                found = await client.list_offsets(topic, wanted, read_committed=True)
+                latest[topic] = {str(at): one.offset for at, one in found.items()}
+    except TimeoutError:
+        return {}, f"{bootstrap} did not answer within {ASK_SECONDS_MAX:g} s"
+    except TidelogError as error:
+        return {}, str(error)
+    return latest, ""
+
+
+def _lag_now(ends: "Ends", latest: "Ends") -> int | None:
+    from tidelog.spark.pipelines.progress import behind
+
+    known = {topic: latest[topic] for topic in ends if topic in latest}
+    return behind(ends, known) if known else None
