@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.clients.nodes import no_complaints
+from tests.spark.topics import Topics
 from tests.support.node import NodeProcess
 from tidelog.spark.session import spark_session
 
@@ -57,6 +58,11 @@ def node(shared_node: NodeProcess) -> Iterator[NodeProcess]:
     """A real node with all defaults, at `node.bootstrap`; it may find no fault of its own."""
     with no_complaints(shared_node):
         yield shared_node
+
+
+@pytest.fixture
+def topics(node: NodeProcess) -> Topics:
+    return Topics(node.bootstrap)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
-from tidelog.client.transactions import TransactionsClient
+from tidelog.client.transactions import OPEN_STATES, TransactionsClient
 from tidelog.client.wire import Connection
 from tidelog.model import NO_PRODUCER, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, Codec, Record, encode_batch
@@ -88,6 +88,12 @@ class TransactionalClient(TransactionsClient):
         producer = TransactionalProducer(self, *member)
         producer._is_open = True
         await producer.abort()
+
+    async def abort_group(self, group: str, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        """Abort whatever members of a group have open, and fence them all."""
+        for one in await self.list_transactions(OPEN_STATES):
+            if one.transactional_id.rpartition(".")[0] == group:
+                await self.abort_transaction(one.transactional_id, timeout_ms=timeout_ms)
 
     async def read_decision(self, group: str) -> int | None:
         """The newest batch that was decided; None if none was."""

@@ -217,7 +217,8 @@ class _Given:
         text = self.get("kafka.bootstrap.servers")
         if text is None:
             raise ConfigError(
-                'say where the cluster is: .option("kafka.bootstrap.servers", "127.0.0.1:9092")'
+                'say where the cluster is: .option("kafka.bootstrap.servers", "127.0.0.1:9092"). A '
+                "table knows its options only if it was made without a list of columns"
             )
         parse_bootstrap(text)
         return text

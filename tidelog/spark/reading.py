@@ -42,8 +42,8 @@ class DataLost(TidelogError):
 
 def read_range(reading: Reading, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """The rows of a range."""
-    at = wanted.start
     for found in _slices(reading, wanted):
+        at = found.start
         while at < min(found.next_offset, wanted.end):
             decoded = decode(
                 found.fetched.records, topic=wanted.topic, partition=wanted.partition, start=at,

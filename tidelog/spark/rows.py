@@ -15,15 +15,20 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
-from tidelog.spark.columns import ARROW, SPARK
+from tidelog.spark.columns import ARROW, SPARK, arrow_schema
 
 CORRUPT: Final = "_corrupt_record"
 KEYS: Final = ("key", "value")
 TEXTS: Final = ("string", "binary")
+
+
+def spark_schema(names: Sequence[str]) -> StructType:
+    """Columns of a topic, as Spark's types."""
+    return from_arrow_schema(arrow_schema(tuple(names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

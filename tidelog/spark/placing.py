@@ -1,0 +1,183 @@
+"""Rows on their way into partitions: placed, gathered into batches, encoded, sent.
+
+Rule 1: rows of one partition keep their order.
+Rule 2: a batch is as large as it may be, or the last: costs are by the batch. What waits for more
+        rows is bounded over all partitions.
+Rule 3: rows are encoded here while batches before them are on their way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from tidelog.client.sender import BatchSender, Identity
+from tidelog.errors import TidelogError
+from tidelog.model import TopicPartition
+from tidelog.spark import asking
+from tidelog.spark.columns import ARROW
+from tidelog.spark.encode import cut, encode
+from tidelog.spark.options import WriteOptions
+from tidelog.spark.partitioning import group_rows, partitions_of
+from tidelog.spark.rows import json_columns, to_json
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What may wait for more rows, over all partitions: then the fullest one is sent as it is."""
+
+
+class CannotWrite(TidelogError):
+    """A row that has no place to go; the message says which column is at fault."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The rows of one partition that do not fill a batch yet."""
+
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+
+class Output:
+    """The rows of one task. Its sender runs on this process's loop, the rest in the caller."""
+
+    def __init__(
+        self, options: WriteOptions, schema: StructType, sender: BatchSender, identity: Identity,
+        *, slot: int,
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._json = json_columns(schema) if options.value_is_json else ()
+        self._sender = sender
+        self._identity = identity
+        self._sticky = slot
+        """Where rows without a key go, until that partition's batch is full."""
+        self._counts: dict[str, int] = {}
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._waiting_bytes = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows; returns when there is room for more."""
+        self.rows += batch.num_rows
+        records = self._records(batch)
+        for place, some in self._placed(batch, records):
+            waiting = self._waiting.setdefault(place, _Waiting())
+            waiting.rows.append(some)
+            grown = some.nbytes
+            waiting.bytes += grown
+            self._waiting_bytes += grown
+            if waiting.bytes >= self._options.batch_bytes:
+                self._sticky += 1
+                self._send(place)
+        while self._waiting_bytes > WAITING_BYTES_MAX:
+            self._send(max(self._waiting, key=lambda place: self._waiting[place].bytes))
+
+    def finish(self) -> None:
+        """Send what is left; returns when everything was acknowledged."""
+        for place in list(self._waiting):
+            self._send(place)
+        asking.wait(asking.start(self._sender.flush()))
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that records are made of."""
+        names = batch.schema.names
+        columns = {
+            "key": _binary(batch.column("key")) if "key" in names
+            else pa.nulls(batch.num_rows, pa.binary()),
+            "value": to_json(batch, self._json) if self._json else _binary(batch.column("value")),
+        }  # fmt: skip
+        if "headers" in names:
+            columns["headers"] = batch.column("headers").cast(ARROW["headers"])
+        if self._options.keeps_timestamps and "timestamp" in names:
+            columns["timestamp"] = batch.column("timestamp")
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _placed(
+        self, batch: pa.RecordBatch, records: pa.RecordBatch
+    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        numbers = batch.column("partition") if "partition" in batch.schema.names else None
+        for topic, rows in self._topics(batch):
+            some = records if rows is None else records.take(rows)
+            asked = numbers if rows is None or numbers is None else numbers.take(rows)
+            count = self._count(topic)
+            places = self._partitions(topic, count, some.column("key"), asked)
+            for partition, chosen in group_rows(places, count):
+                whole = len(chosen) == some.num_rows
+                yield (
+                    TopicPartition(topic, int(partition)),
+                    some if whole else some.take(pa.array(chosen)),
+                )
+
+    def _topics(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array | None]]:
+        """Each topic, with its rows; None for all of them. The option wins over the column."""
+        if self._options.topic is not None:
+            yield self._options.topic, None
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            raise CannotWrite('a row has no topic: column `topic` is null; or set option "topic"')
+        coded = column.dictionary_encode()
+        codes = coded.indices.to_numpy()
+        for number, topic in enumerate(coded.dictionary.to_pylist()):
+            rows = np.flatnonzero(codes == number)
+            yield topic, None if len(rows) == len(codes) else pa.array(rows)
+
+    def _partitions(
+        self, topic: str, count: int, keys: pa.Array, asked: pa.Array | None
+    ) -> npt.NDArray[np.int32]:
+        """Where rows go: as they ask, else by their keys, else where the sticky ones go."""
+        if asked is None:
+            return partitions_of(keys, count, first=self._sticky)
+        least, most = pc.min_max(asked).as_py().values()
+        if least is not None and (least < 0 or most >= count):
+            raise CannotWrite(
+                f"column `partition` has {least if least < 0 else most}, but {topic!r} has "
+                f"partitions 0 to {count - 1}"
+            )
+        named: npt.NDArray[np.int32] = asked.fill_null(-1).to_numpy().astype(np.int32)
+        if not asked.null_count:
+            return named
+        return np.where(named >= 0, named, partitions_of(keys, count, first=self._sticky))
+
+    def _count(self, topic: str) -> int:
+        """How many partitions a topic has; one that is missing is made, if the cluster does so."""
+        count = self._counts.get(topic)
+        if count is None:
+            options = self._options
+            info = asking.ask(
+                options.bootstrap,
+                lambda client: client.topic(topic, create=True),
+                timeout_seconds=options.timeout_seconds,
+            )
+            count = self._counts[topic] = len(info.partitions)
+        return count
+
+    def _send(self, place: TopicPartition) -> None:
+        waiting = self._waiting.pop(place)
+        self._waiting_bytes -= waiting.bytes
+        rows = pa.Table.from_batches(waiting.rows).combine_chunks().to_batches()[0]
+        options, identity = self._options, self._identity
+        headers = rows.column("headers") if "headers" in rows.schema.names else None
+        times = rows.column("timestamp") if "timestamp" in rows.schema.names else None
+        for part in cut(
+            rows.column("key"), rows.column("value"), headers, bytes_max=options.batch_bytes
+        ):
+            records = part.stop - part.start
+            content = encode(
+                rows.column("key")[part], rows.column("value")[part],
+                headers=None if headers is None else headers[part],
+                timestamps=None if times is None else times[part],
+                codec=options.codec, producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=self._sender.take_sequence(place, records),
+                is_transactional=identity.transactional_id is not None,
+            )  # fmt: skip
+            asking.wait(asking.start(self._sender.put(place, content, records)))
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
