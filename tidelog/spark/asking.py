@@ -9,7 +9,7 @@ Rule 3: who is interrupted while waiting cancels what was asked.
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -64,6 +64,21 @@ def wait(future: "Future[T]") -> T:
     except BaseException:
         future.cancel()
         raise
+
+
+def iterate(work: AsyncGenerator[T, None]) -> Iterator[T]:
+    """What an asynchronous generator yields, one after the other; it is closed at the end."""
+
+    async def following() -> list[T]:
+        async for found in work:
+            return [found]
+        return []
+
+    try:
+        while found := wait(start(following())):
+            yield from found
+    finally:
+        wait(start(work.aclose()))
 
 
 def ask(

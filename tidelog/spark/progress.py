@@ -1,4 +1,4 @@
-"""How far a job of Spark is, told while it runs.
+"""How far a job of Spark is, told while it runs, and why it failed.
 
 Rule: whoever waits for Spark must see that something happens; no failure to look stops the work.
 """
@@ -55,3 +55,10 @@ def _look(
         known = [stage for stage in stages if stage is not None]
         done = sum(stage.numCompletedTasks for stage in known)
         on_progress(what, done, sum(stage.numTasks for stage in known))
+
+
+def why_failed(error: Exception) -> str:
+    """What a job died of, in a line: our own error in a task, if there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("tidelog.") and ": " in line]
+    return ours[-1].partition(": ")[2] if ours else f"Spark failed: {lines[0] if lines else error}"

@@ -17,6 +17,7 @@ import typer
 import tidelog
 from tidelog.errors import TidelogError
 from tidelog.faces.cli import (
+    analyze,
     audit,
     bench,
     brokers,
@@ -99,6 +100,7 @@ app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("audit")(audit.audit)
+app.command("analyze")(analyze.analyze)
 app.command("bench")(bench.bench)
 app.command("simulate")(simulate.simulate)
 

@@ -310,7 +310,7 @@ def _at_offset(
     return dict.fromkeys(latest, offset)
 
 
-def parse_time(text: str) -> int:
+def parse_time(text: str, option: str = "--timestamp") -> int:
     """Milliseconds since 1970, from themselves or from an ISO date and time."""
     if text.isdigit():
         return int(text)
@@ -318,7 +318,7 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UserError(
-            f"--timestamp {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
+            f"{option} {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 

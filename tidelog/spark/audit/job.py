@@ -26,7 +26,7 @@ from tidelog.spark.audit.plan import (
     still_there,
 )
 from tidelog.spark.audit.replica import Asking
-from tidelog.spark.progress import OnProgress, watched
+from tidelog.spark.progress import OnProgress, watched, why_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,7 +111,7 @@ def audit(
     try:
         found = _compare(spark, bootstrap, plan, table, on_progress)
     except PySparkException as error:
-        raise CannotAudit(f"Spark failed: {str(error).strip().splitlines()[0]}") from error
+        raise CannotAudit(why_failed(error)) from error
     still = ask(bootstrap, lambda client: still_there(client, plan))
     return Audit(
         plan=plan, verdict=judge(plan, found, still), began=began,

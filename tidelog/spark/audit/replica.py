@@ -40,16 +40,7 @@ class Asking:
 
 def read_stretch(asking_: Asking, stretch: Stretch) -> Iterator[list[Row]]:
     """The rows of a stretch, some at a time. This is what a task runs."""
-    rows = _read(asking_, Walk(stretch))
-
-    async def following() -> list[Row] | None:
-        return await anext(rows, None)
-
-    try:
-        while (found := asking.wait(asking.start(following()))) is not None:
-            yield found
-    finally:
-        asking.wait(asking.start(rows.aclose()))
+    return asking.iterate(_read(asking_, Walk(stretch)))
 
 
 async def _read(asking_: Asking, walk: Walk) -> AsyncGenerator[list[Row], None]:
