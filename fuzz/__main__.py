@@ -41,12 +41,19 @@ def _files() -> Fuzzer:
     return FilesFuzzer()
 
 
+def _columns() -> Fuzzer:
+    from fuzz.columns import ColumnsFuzzer
+
+    return ColumnsFuzzer()
+
+
 FUZZERS: dict[str, Callable[[], Fuzzer]] = {
     "connections": _connections,
     "requests": _requests,
     "records": _records,
     "recovery": _recovery,
     "files": _files,
+    "columns": _columns,
 }
 SECONDS = 60.0
 

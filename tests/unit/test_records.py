@@ -280,7 +280,7 @@ def test_the_append_time_becomes_every_records_time_under_a_new_checksum(codec):
         (b"", "cut off"),
         (b"\x80", "cut off"),
         (b"\x80" * 11 + b"\x00" * 9, "absurd"),
-        (b"\xff" * 9 + b"\x7f" + bytes(20), "longer than its batch"),
+        (b"\xff" * 9 + b"\x7f" + bytes(20), "does not fit 64 bits"),
         (b"\x01" + bytes(6), "longer than its batch"),  # a length of -1
         (b"\x0e" + bytes(6), "longer than its batch"),
         (b"\x0c\x00\x00\x02\x01\x01\x00", "outside of its batch"),  # offset delta 1 of 1 record

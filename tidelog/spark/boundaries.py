@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tidelog.spark.varints import Numbers, Octets, read_varint, read_varints
+from tidelog.spark.varints import NOWHERE, Numbers, Octets, read_varint, read_varints
 
 RECORD_BYTES_MIN: Final = 7
 """Length, attributes, time, offset, key, value and headers: a byte each."""
@@ -31,7 +31,6 @@ _GUESSED_BYTES_MAX: Final = 1024
 _HOPS: Final = 2
 """How many records a guess must lead to: payloads hold much that looks like one."""
 _SIZE_MAX: Final = 2**31
-_NOWHERE: Final = 2**62
 
 
 def _strides() -> npt.NDArray[np.int32]:
@@ -117,7 +116,7 @@ def _hop(data: bytes, at: int, stop: int, starts: list[int]) -> int:
                 size, at = read_varint(data, at)
                 at += max(size, 0)
     except IndexError:
-        return _NOWHERE
+        return NOWHERE
     return at
 
 

@@ -90,6 +90,7 @@ def _columns(
         end=begin + size,
     )
     time_delta, offset_delta = rows.number(), rows.number()
+    rows.expect(rows.at <= rows.end, _TOO_LONG)
     within = (offset_delta >= 0) & (offset_delta <= batches.column("last_offset_delta")[rows.batch])
     rows.expect(within, "an offset lies outside of the batch")
     offset = batches.column("base_offset")[rows.batch] + offset_delta

@@ -6,7 +6,7 @@ Rule 2: reading never raises and never leaves `data`: a position beyond its end 
         Whoever asks compares the positions that come back with the ends that he knows.
 Rule 3: a varint that is written is the low bytes of a word, and a width: words are shifted together
         much faster than bytes are put side by side.
-Rule 4: a number that does not fit 64 bits comes back as `TOO_LARGE`, which no length can be.
+Rule 4: a number that does not fit 64 bits ends `NOWHERE`, which lies behind any end.
 """
 
 from typing import Final, TypeAlias
@@ -18,7 +18,7 @@ Octets: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
-TOO_LARGE: Final = 2**63 - 1
+NOWHERE: Final = 2**62
 _LAST_SHIFT: Final = 63
 """Of the tenth byte, one bit is left to be filled."""
 _LOW_BITS: Final = np.uint64(0x7F)
@@ -55,19 +55,16 @@ def read_varints(data: Octets, at: Numbers) -> tuple[Numbers, Numbers]:
         after += more
         longer = np.flatnonzero(byte & more << 7)
         shift = 14
-    too_large = longer[:0]
     while len(longer):
         byte = data.take(after[longer], mode="clip")
         raw[longer] |= (byte & 0x7F).astype(np.int64) << shift
         after[longer] += 1
         if shift == _LAST_SHIFT:
-            too_large = longer[byte > 1]
+            after[longer[byte > 1]] = NOWHERE
             break
         longer = longer[byte >= 0x80]
         shift += 7
-    value = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(raw & 1)
-    value[too_large] = TOO_LARGE
-    return value, after
+    return (raw.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(raw & 1), after
 
 
 def write_varints(values: Numbers) -> tuple[Words, Numbers]:

@@ -176,6 +176,12 @@ def test_nothing_wanted_of_a_value_means_that_it_is_not_looked_at() -> None:
         read(around(longer_than_its_record), wanted=("value",))
 
 
+def test_what_comes_before_the_offset_stays_inside_of_its_record_too() -> None:
+    for record in (b"\x0e\0\0" + b"\x80" * 5, b"\x0e\0" + b"\x80" * 6):
+        with pytest.raises(CorruptMessage, match="longer than its record"):
+            read(around(record) + batch_of(b"v" * 30, base=1), wanted=("offset",))
+
+
 def test_an_answer_without_a_whole_batch_is_an_empty_one() -> None:
     for data in (b"", batch_of(b"one")[:-1], batch_of(b"one")[:5]):
         decoded = read(data, start=7)
