@@ -18,6 +18,7 @@ import tidelog
 from tidelog.errors import TidelogError
 from tidelog.faces.cli import (
     analyze,
+    archive,
     audit,
     bench,
     brokers,
@@ -32,7 +33,9 @@ from tidelog.faces.cli import (
     promote,
     quorum,
     reassign,
+    replay,
     replication,
+    restore,
     simulate,
     start,
     topics,
@@ -99,6 +102,9 @@ app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(archive.app, name="archive")
+app.command("restore")(restore.restore)
+app.command("replay")(replay.replay)
 app.command("audit")(audit.audit)
 app.command("analyze")(analyze.analyze)
 app.command("bench")(bench.bench)

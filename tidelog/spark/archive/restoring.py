@@ -304,7 +304,7 @@ def read_tasks(
                 yield from read_archived(part, NAMES)
 
 
-def as_json(done: Restored) -> dict[str, Any]:
+def as_json_document(done: Restored) -> dict[str, Any]:
     return {
         "job": done.job.id,
         "partitions": {str(at): list(span) for at, span in sorted(done.job.spans.items())},

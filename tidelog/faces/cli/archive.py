@@ -1,0 +1,385 @@
+"""`tidelog archive`: topics into Parquet files and Iceberg tables, on Spark."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    UserError,
+    note,
+    number,
+    plain,
+    print_json,
+    print_table,
+)
+from tidelog.faces.cli.replication import size
+from tidelog.faces.cli.spark import Conf, Environment, Master, spark_job
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from tidelog.spark.archive.archiving import Archiver
+
+app = typer.Typer(no_args_is_help=True, help="Keep topics in Parquet files and Iceberg tables.")
+
+MIB = 1024 * 1024
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Warehouse = Annotated[
+    str,
+    typer.Option(
+        "--warehouse",
+        envvar="TIDELOG_WAREHOUSE",
+        metavar="DIR",
+        help="Where the archive is: a directory, or with --catalog any URL that pyiceberg takes.",
+    ),
+]
+CatalogName = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        envvar="TIDELOG_CATALOG",
+        metavar="NAME|K=V,...",
+        help="Another Iceberg catalog: a name of pyiceberg's configuration, or its properties.",
+    ),
+]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", show_default=False)]
+KeepRecords = Annotated[
+    int,
+    typer.Option(
+        "--keep-records", metavar="N", min=0, help="Of each partition, never trim the last N."
+    ),
+]
+KeepTime = Annotated[
+    str,
+    typer.Option("--keep-time", metavar="T", help="Never trim what is younger: 90s, 30m, 24h, 7d."),
+]
+
+
+def duration_seconds(text: str, option: str) -> float:
+    """`90s`, `30m`, `24h` or `7d`, in seconds; empty is none."""
+    if not text:
+        return 0.0
+    digits, unit = text[:-1], text[-1].lower()
+    if not digits.isdigit() or unit not in SECONDS:
+        raise UserError(f"{option} {text!r} is not a time such as 90s, 30m, 24h or 7d")
+    return float(int(digits) * SECONDS[unit])
+
+
+@contextmanager
+def opened(warehouse: str, catalog: str | None, *, create: bool = False) -> "Iterator[Catalog]":
+    """The catalog of the options; says what to install if it cannot be."""
+    from tidelog.spark.session import check_installed
+
+    check_installed(("pyspark", "pyarrow", "numpy", "pyiceberg"))
+    from tidelog.spark.archive.catalog import open_catalog
+
+    with open_catalog(warehouse, catalog, create=create) as found:
+        yield found
+
+
+@app.command("run")
+def run(
+    warehouse: Warehouse,
+    topics: Topics = None,
+    all_topics: Annotated[bool, typer.Option("--all", help="Every topic there is.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until told to stop.")
+    ] = False,
+    interval: Annotated[
+        str,
+        typer.Option("--interval", metavar="T", help="With --continuous, archive all this often."),
+    ] = "60s",
+    file_size: Annotated[
+        int, typer.Option("--file-mib", metavar="N", min=1, help="About how large files become.")
+    ] = 128,
+    does_trim: Annotated[
+        bool, typer.Option("--trim", help="Then delete from the log what is archived.")
+    ] = False,
+    keep_records: KeepRecords = 0,
+    keep_time: KeepTime = "",
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Go on though records were deleted before they came."),
+    ] = False,
+    new_table: Annotated[
+        bool,
+        typer.Option("--new-table", help="Begin anew for a topic that was deleted and made anew."),
+    ] = False,
+    catalog: CatalogName = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    environment: Environment = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Archive topics: all records that are committed and were not archived before.
+
+    Each topic gets a table `tidelog.TOPIC` that every engine with Iceberg can
+    read. What was archived is noted in the table, in the same commit as the
+    files; so it may be ended and started again at any point, and no record is
+    archived twice or left out.
+
+    With --trim, the log then forgets what is archived, after the files were
+    read once more. Give such topics `retention.ms=-1`, and nothing is ever
+    deleted that is not archived.
+
+    \b
+    Examples:
+      tidelog archive run orders payments --warehouse ./archive
+      tidelog archive run --all --warehouse ./archive --continuous --interval 30s
+      tidelog archive run orders --warehouse ./archive --trim --keep-time 24h
+      tidelog archive run orders --warehouse s3://bucket/archive \\
+          --catalog type=rest,uri=http://catalog:8181
+    """
+    if (keep_records or keep_time) and not does_trim:
+        raise UserError("--keep-records and --keep-time say what --trim leaves; add --trim")
+    keep_seconds = duration_seconds(keep_time, "--keep-time")
+    seconds = duration_seconds(interval, "--interval") or 1.0
+    if bool(topics) == all_topics:
+        raise UserError("name topics, or say --all")
+    began = time.monotonic()
+    with opened(warehouse, catalog, create=True) as found:
+        from tidelog.spark.archive.archiving import Archiver, Settings
+        from tidelog.spark.archive.logs import look_at, topic_names
+        from tidelog.spark.archive.trimming import Keep, trim
+
+        keep = Keep(records=keep_records, seconds=keep_seconds)
+        names = list(dict.fromkeys(topics or topic_names(bootstrap)))
+        for name in names:
+            look_at(bootstrap, name)  # a wrong name shall not cost the start of Spark
+        settings = Settings(file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table)
+        with spark_job(
+            "tidelog archive", master=master, conf=conf, environment=environment,
+            visible=not as_json,
+        ) as (session, on_progress):  # fmt: skip
+            archiver = Archiver(session, found, bootstrap, names, settings, on_progress=on_progress)
+            trimmed: dict[str, dict[int, int]] = {}
+
+            def after() -> None:
+                if does_trim:
+                    for name, table in archiver.tables.items():
+                        trimmed[name] = trim(session, bootstrap, table, keep)
+
+            if continuous:
+                _keep_on(archiver, seconds, after)
+            else:
+                archiver.once()
+                after()
+    _show(archiver, trimmed, time.monotonic() - began, as_json=as_json)
+
+
+def _keep_on(archiver: "Archiver", seconds: float, after: Any) -> None:
+    import threading
+
+    from tidelog.spark.pipelines.running import listening
+
+    stopping = threading.Event()
+    with listening(stopping):
+        archiver.keep_on(seconds, stopping, after=after)
+
+
+def _show(
+    archiver: "Archiver", trimmed: dict[str, dict[int, int]], seconds: float, *, as_json: bool
+) -> None:
+    documents: list[dict[str, Any]] = [
+        {
+            "topic": one.topic,
+            "rows": one.rows,
+            "offsets": one.offsets,
+            "bytes": one.bytes,
+            "files": one.files,
+            "commits": one.commits,
+            "strays_removed": one.strays,
+            "set_aside": one.set_aside or None,
+            "archived": {
+                str(at): list(span) for at, span in archiver.tables[one.topic].spans.items()
+            },
+            "log_starts": {str(at): start for at, start in trimmed.get(one.topic, {}).items()},
+        }
+        for one in archiver.done.values()
+    ]
+    if as_json:
+        print_json({"topics": documents, "seconds": round(seconds, 3)})
+        return
+    print_table(
+        ["topic", "rows#", "size#", "files#", "commits#"],
+        [
+            (one["topic"], number(one["rows"]), size(one["bytes"]), one["files"], one["commits"])
+            for one in documents
+        ],
+    )
+    for one in documents:
+        if one["set_aside"]:
+            note(f"{one['topic']}: the table of the deleted topic is now {one['set_aside']}")
+        for partition, start in one["log_starts"].items():
+            note(f"{one['topic']}-{partition}: the log begins at {start} now")
+
+
+@app.command("status")
+def show_status(
+    warehouse: Warehouse,
+    topics: Topics = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the cluster.")] = False,
+    catalog: CatalogName = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """What is archived of each partition, and how far behind the log that is."""
+    with opened(warehouse, catalog) as found:
+        from tidelog.spark.archive.catalog import load_topic, topics_in
+        from tidelog.spark.archive.checking import status
+        from tidelog.spark.archive.logs import look_at, topic_names
+
+        alive = set() if offline else set(topic_names(bootstrap))
+        documents = []
+        for name in topics or topics_in(found):
+            table = load_topic(found, name)
+            log = look_at(bootstrap, table.topic) if name in alive else None
+            is_other = log is not None and log.id != table.topic_id
+            documents.append(
+                {
+                    "topic": name,
+                    "topic_id": str(table.topic_id),
+                    "location": table.location,
+                    "committed_at_ms": table.committed_at_ms,
+                    "is_of_another_topic": is_other,
+                    "partitions": [
+                        one.as_json() for one in status(table, None if is_other else log)
+                    ],
+                }
+            )
+    if as_json:
+        print_json({"topics": documents})
+    else:
+        _show_status(documents)
+
+
+def _show_status(documents: Sequence[dict[str, Any]]) -> None:
+    def bounds(span: list[int] | None) -> str:
+        return "-" if span is None else f"{span[0]} to {span[1]}"
+
+    print_table(
+        ["topic", "partition#", "archived#", "in the log#", "lag#", "rows#", "files#", "size#"],
+        [
+            (
+                one["topic"], part["partition"], bounds(part["archived"]), bounds(part["log"]),
+                "-" if part["lag"] is None else number(part["lag"]), number(part["rows"]),
+                part["files"], size(part["bytes"]),
+            )
+            for one in documents
+            for part in one["partitions"]
+        ],
+    )  # fmt: skip
+    for one in documents:
+        if one["is_of_another_topic"]:
+            note(
+                f"{one['topic']}: the cluster has another topic of this name by now; archive it "
+                "with --new-table"
+            )
+        for part in one["partitions"]:
+            if part["lost"]:
+                note(
+                    f"{one['topic']}-{part['partition']}: {number(part['lost'])} records were "
+                    "deleted from the log before they were archived"
+                )
+
+
+@app.command("verify")
+def verify_files(
+    warehouse: Warehouse,
+    topics: Topics = None,
+    catalog: CatalogName = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    environment: Environment = "",
+    as_json: AsJson = False,
+) -> int:
+    """Read every archived file to its last byte, and compare it with its table.
+
+    Exits with 1 if a file is damaged or missing.
+    """
+    with opened(warehouse, catalog) as found:
+        from tidelog.spark.archive.catalog import load_topic, topics_in
+        from tidelog.spark.archive.checking import verify
+
+        tables = [load_topic(found, name) for name in topics or topics_in(found)]
+        documents: list[dict[str, Any]] = []
+        with spark_job(
+            "tidelog archive verify", master=master, conf=conf, environment=environment,
+            visible=not as_json,
+        ) as (session, on_progress):  # fmt: skip
+            for table in tables:
+                files = table.files()
+                damage = verify(session, table, files, on_progress=on_progress)
+                documents.append(
+                    {
+                        "topic": table.name,
+                        "files": len(files),
+                        "rows": sum(file.rows for file in files),
+                        "damage": damage,
+                    }
+                )
+    if as_json:
+        print_json({"topics": documents})
+    else:
+        print_table(
+            ["topic", "files#", "rows#", "damaged#"],
+            [
+                (one["topic"], one["files"], number(one["rows"]), len(one["damage"]))
+                for one in documents
+            ],
+        )
+        for one in documents:
+            for line in one["damage"]:
+                print(plain(line))
+    return int(any(one["damage"] for one in documents))
+
+
+@app.command("trim")
+def trim_logs(
+    warehouse: Warehouse,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)],
+    keep_records: KeepRecords = 0,
+    keep_time: KeepTime = "",
+    catalog: CatalogName = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    environment: Environment = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete from the log what is archived.
+
+    The files are read once more before anything is deleted; what the archive
+    does not have stays. Readers with `history=archive` see no difference.
+    """
+    keep_seconds = duration_seconds(keep_time, "--keep-time")
+    with opened(warehouse, catalog) as found:
+        from tidelog.spark.archive.catalog import load_topic
+        from tidelog.spark.archive.trimming import Keep, trim
+
+        keep = Keep(records=keep_records, seconds=keep_seconds)
+        tables = [load_topic(found, name) for name in topics]
+        with spark_job(
+            "tidelog archive trim", master=master, conf=conf, environment=environment,
+            visible=not as_json,
+        ) as (session, on_progress):  # fmt: skip
+            starts = {
+                table.topic: trim(session, bootstrap, table, keep, on_progress=on_progress)
+                for table in tables
+            }
+    if as_json:
+        print_json({"log_starts": starts})
+        return
+    for topic, some in starts.items():
+        for partition, start in some.items():
+            print(f"{plain(topic)}-{partition}: the log begins at {start} now")
+        if not some:
+            print(f"{plain(topic)}: nothing to trim")

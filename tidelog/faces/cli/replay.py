@@ -1,0 +1,121 @@
+"""`tidelog replay`: a topic into another one, changed on the way, on Spark."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.faces.cli.archive import CatalogName
+from tidelog.faces.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    UserError,
+    number,
+    plain,
+    print_json,
+)
+from tidelog.faces.cli.restore import Compression, Python, Sql, check_codec, time_ms
+from tidelog.faces.cli.spark import Conf, Environment, Master, spark_job
+
+if TYPE_CHECKING:
+    from tidelog.spark.progress import OnProgress
+
+LOOK_SECONDS = 0.5
+
+
+def replay(
+    source: Annotated[str, typer.Argument(help="The topic to read.")],
+    target: Annotated[str, typer.Argument(help="The topic to write; made if it is not there.")],
+    checkpoint: Annotated[
+        str,
+        typer.Option("--checkpoint", metavar="DIR", help="Where it is noted how far this is."),
+    ],
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="T", help="Begin with records of then.")
+    ] = None,
+    sql: Sql = "",
+    python: Python = None,
+    by_key: Annotated[
+        bool, typer.Option("--by-key", help="Let keys choose the partitions anew.")
+    ] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until told to stop.")
+    ] = False,
+    compression: Compression = "none",
+    warehouse: Annotated[
+        str | None,
+        typer.Option("--warehouse", metavar="DIR", help="Of an archive with the older records."),
+    ] = None,
+    catalog: CatalogName = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    environment: Environment = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a topic into another, all that is there now or for good.
+
+    Records keep their partitions, times and headers, unless a change says
+    otherwise. The same command with the same checkpoint goes on where it ended,
+    and no record comes twice. To begin again, name another checkpoint.
+
+    \b
+    Examples:
+      tidelog replay orders orders-copy --checkpoint ./replay
+      tidelog replay orders large --checkpoint ./large --continuous \\
+          --sql "SELECT key, value, timestamp FROM records WHERE length(value) > 1000"
+      tidelog replay events by-user --checkpoint ./by-user --by-key --python change.py
+    """
+    from tidelog.spark.session import check_installed
+
+    check_installed()
+    from tidelog.spark.archive.changing import Change, read_sql
+    from tidelog.spark.archive.replaying import Replay, prepare
+
+    wish = Replay(
+        source=source, target=target, checkpoint=checkpoint,
+        from_ms=time_ms(from_time, "--from-time"), warehouse=warehouse, catalog=catalog,
+        change=Change(sql=read_sql(sql), python=python), by_key=by_key,
+        codec=check_codec(compression),
+    )  # fmt: skip
+    prepare(bootstrap, wish)
+    with spark_job(
+        "tidelog replay", master=master, conf=conf, environment=environment, visible=not as_json
+    ) as (session, on_progress):
+        rows = _run(session, bootstrap, wish, continuous, on_progress)
+    if as_json:
+        print_json({"source": source, "target": target, "rows": rows})
+    else:
+        print(f"{plain(source)} replayed into {plain(target)}: {number(rows)} records read")
+
+
+def _run(
+    session: Any, bootstrap: str, wish: Any, continuous: bool, on_progress: "OnProgress"
+) -> int:
+    """The query from its start to its end; how many records were read."""
+    import threading
+
+    from tidelog.spark.archive.replaying import start
+    from tidelog.spark.pipelines.running import listening
+    from tidelog.spark.pipelines.tables import first_words
+
+    stopping = threading.Event()
+    read: dict[int, int] = {}
+    with listening(stopping):
+        query = start(session, bootstrap, wish, for_good=continuous)
+        try:
+            while query.isActive and not stopping.wait(LOOK_SECONDS):
+                _look(query, read)
+                on_progress(f"replaying {wish.source}", sum(read.values()), 0)
+        finally:
+            failure = query.exception()
+            query.stop()
+            _look(query, read)
+    if failure is not None:
+        raise UserError(f"the replay failed: {first_words(failure)}")
+    return sum(read.values())
+
+
+def _look(query: Any, read: dict[int, int]) -> None:
+    for report in query.recentProgress:
+        read[report.batchId] = max(read.get(report.batchId, 0), report.numInputRows)
