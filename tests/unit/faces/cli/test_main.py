@@ -69,6 +69,7 @@ COMMANDS = [
     ["archive", "verify"],
     ["restore"],
     ["replay"],
+    ["analyze"],
     ["audit"],
     ["pipeline"],
     ["pipeline", "new"],
