@@ -83,7 +83,7 @@ def comparison(shared_spark) -> Comparison:
 
 @pytest.fixture(scope="module")
 def found(comparison) -> Found:
-    return comparison.all()
+    return comparison.all(comparison.seen())
 
 
 def test_gaps_are_found_inside_and_at_the_end_and_who_holds_them(found):

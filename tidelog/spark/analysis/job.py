@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.spark.analysis.plan import CannotAnalyze, Plan, Wanted, make_plan
 from tidelog.spark.analysis.summary import Summary, as_json, summarize
-from tidelog.spark.analysis.totals import Totals, add_all_up, read_all
+from tidelog.spark.analysis.totals import Totals, add_all_up, read_all, span_of
 from tidelog.spark.asking import ask
 from tidelog.spark.progress import OnProgress, watched, why_failed
 
@@ -69,8 +69,8 @@ def _add_up(
     measures = read_all(spark, bootstrap, plan.tasks()).persist()
     try:
         with watched(spark, "reading topics", on_progress):
-            measures.count()
+            span = span_of(measures)
         with watched(spark, "adding up", on_progress):
-            return add_all_up(measures)
+            return add_all_up(measures, span)
     finally:
         measures.unpersist()

@@ -4,8 +4,8 @@ Rule 1: every answer is bounded: so many times, so many keys for each topic.
 Rule 2: what it means is worked out in `summary.py`.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -107,26 +107,46 @@ def read_all(spark: "SparkSession", bootstrap: str, tasks: Sequence[Task]) -> "D
     return spark.range(0, len(work), 1, slices).mapInArrow(rows, SPARK)
 
 
-def add_all_up(measures: "DataFrame") -> Totals:
+def span_of(measures: "DataFrame") -> int:
+    """Over how many seconds records are spread. Asked first, this is what has all topics read."""
+    from pyspark.sql import functions as f
+
+    is_time = f.col("kind").isin(Kind.RECORD.value, Kind.BATCH.value) & (f.col("place") >= 0)
+    at = f.when(is_time, f.col("place"))
+    first, last = measures.agg(f.min(at), f.max(at)).collect()[0]
+    return 0 if first is None else int(last - first)
+
+
+def add_all_up(measures: "DataFrame", span: int) -> Totals:
     """Ask for everything."""
     from pyspark.sql import functions as f
 
-    times = measures.where(f.col("kind").isin(Kind.RECORD.value, Kind.BATCH.value))
-    span = times.where("place >= 0").agg(f.min("place"), f.max("place")).first()
-    first, last = (span[0], span[1]) if span is not None and span[0] is not None else (0, 0)
-    seconds = moment_seconds(last - first)
-    at = (f.floor(f.col("place") / seconds) * seconds).alias("at")
-    moments = times.groupBy("kind", "topic", "partition", "what", at).agg(
-        *(_sum(name) for name in ("records", "batches", "stored", "payload")), f.max("end")
-    )
-    sizes = measures.where(f.col("kind") == Kind.SIZE).groupBy("topic", "what", "place")
+    seconds = moment_seconds(span)
+    kind, place = f.col("kind"), f.col("place")
+    at = f.when(kind == Kind.SIZE, place).otherwise(f.floor(place / seconds) * seconds)
+    rows = (
+        measures.where(kind != Kind.KEY)
+        .withColumn("at", at)
+        .groupBy("kind", "topic", "partition", "what", "key", "at")
+        .agg(
+            *(_sum(name) for name in ("records", "batches", "stored", "payload")),
+            f.max("end").alias("most"), f.max_by("end", "place").alias("last"),
+        )
+        .collect()
+    )  # fmt: skip
+    by_kind: dict[str, list[Any]] = {one.value: [] for one in Kind}
+    for row in rows:
+        by_kind[row["kind"]].append(row)
+    heavy, counted = _heavy(measures)
     return Totals(
         seconds=seconds,
-        moments=sorted((Moment(*row) for row in moments.collect()), key=lambda one: one.at),
-        sizes=sorted(Sizes(*row) for row in sizes.agg(_sum("records"), _sum("payload")).collect()),
-        heavy=_heavy(measures),
-        keys=_keys(measures),
-        committed=_committed(measures, seconds),
+        moments=_moments([*by_kind[Kind.RECORD], *by_kind[Kind.BATCH]]),
+        sizes=_sizes(by_kind[Kind.SIZE]),
+        heavy=heavy,
+        keys=_keys(by_kind[Kind.KEYS], counted),
+        committed=sorted(
+            Committed(bytes(row["key"]), row["at"], row["last"]) for row in by_kind[Kind.COMMIT]
+        ),
     )
 
 
@@ -135,46 +155,53 @@ def moment_seconds(span: int) -> int:
     return next(one for one in SECONDS if span / one <= TIMES_MAX or one == SECONDS[-1])
 
 
-def _heavy(measures: "DataFrame") -> list[Heavy]:
+def _moments(rows: Sequence[Any]) -> list[Moment]:
+    found = (
+        Moment(
+            row["kind"], row["topic"], row["partition"], row["what"], row["at"], row["records"],
+            row["batches"], row["stored"], row["payload"], row["most"],
+        )
+        for row in rows
+    )  # fmt: skip
+    return sorted(found, key=lambda one: one.at)
+
+
+def _sizes(rows: Sequence[Any]) -> list[Sizes]:
+    """Of all partitions of a topic together."""
+    found: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for row in rows:
+        what = row["topic"], row["what"], row["at"]
+        things, total = found.get(what, (0, 0))
+        found[what] = things + row["records"], total + row["payload"]
+    return sorted(Sizes(*what, *sums) for what, sums in found.items())
+
+
+def _keys(rows: Sequence[Any], counted: Mapping[str, int]) -> list[Keys]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        nulls, lowered = found.get(row["topic"], (0, 0))
+        found[row["topic"]] = nulls + row["records"], lowered + row["payload"]
+    return sorted(Keys(topic, counted.get(topic, 0), *sums) for topic, sums in found.items())
+
+
+def _heavy(measures: "DataFrame") -> tuple[list[Heavy], dict[str, int]]:
+    """The heaviest keys of each topic, and how many keys it has."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    counted = measures.where(f.col("kind") == Kind.KEY).groupBy("topic", "key")
-    by_weight = Window.partitionBy("topic").orderBy(f.desc("records"), "key")
+    of_topic = Window.partitionBy("topic")
     found = (
-        counted.agg(_sum("records"))
-        .withColumn("number", f.row_number().over(by_weight))
+        measures.where(f.col("kind") == Kind.KEY)
+        .groupBy("topic", "key")
+        .agg(_sum("records"))
+        .withColumn("number", f.row_number().over(of_topic.orderBy(f.desc("records"), "key")))
+        .withColumn("keys", f.count("*").over(of_topic))
         .where(f.col("number") <= KEYS_MAX)
         .orderBy("topic", "number")
-        .select("topic", "key", "records")
+        .collect()
     )
-    return [Heavy(topic, bytes(key), records) for topic, key, records in found.collect()]
-
-
-def _keys(measures: "DataFrame") -> list[Keys]:
-    from pyspark.sql import functions as f
-
-    is_key = f.col("kind") == Kind.KEY
-    is_keys = f.col("kind") == Kind.KEYS
-    found = (
-        measures.where(is_key | is_keys)
-        .groupBy("topic")
-        .agg(
-            f.count_distinct(f.when(is_key, f.col("key"))),
-            f.sum(f.when(is_keys, f.col("records")).otherwise(0)),
-            f.sum(f.when(is_keys, f.col("payload")).otherwise(0)),
-        )
-    )
-    return sorted(Keys(*row) for row in found.collect())
-
-
-def _committed(measures: "DataFrame", seconds: int) -> list[Committed]:
-    from pyspark.sql import functions as f
-
-    at = (f.floor(f.col("place") / seconds) * seconds).alias("at")
-    found = measures.where(f.col("kind") == Kind.COMMIT).groupBy("key", at)
-    last = found.agg(f.max_by("end", "place")).collect()
-    return sorted(Committed(bytes(key), at, offset) for key, at, offset in last)
+    heavy = [Heavy(row["topic"], bytes(row["key"]), row["records"]) for row in found]
+    return heavy, {row["topic"]: row["keys"] for row in found}
 
 
 def _sum(name: str) -> "Column":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tidelog.model import NodeId, Offset
+from tidelog.model import NO_EPOCH, NodeId, Offset
 from tidelog.records import TRANSACTIONAL
 from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, Seen
 from tidelog.spark.audit.plan import STRETCH_OFFSETS_MIN, TASKS_PER_CORE, Plan
@@ -56,6 +56,9 @@ BOUNDS: Final = "topic string, partition int, replica int, start bigint, end big
 WANTED: Final = "topic string, partition int, first bigint, last bigint"
 
 PLACE: Final = ("topic", "partition")
+END: Final = "end"
+"""The kind of a row that is not there: where a replica must end."""
+BAD, GAP, DISORDER = "bad", "gap", "disorder"
 
 
 def read_all(spark: "SparkSession", asking: Asking, stretches: Sequence[Stretch]) -> "DataFrame":
@@ -104,21 +107,21 @@ class Comparison:
         self._bounds = spark.createDataFrame(bounds, BOUNDS)
         is_compacted = f.col("topic").isin(sorted(plan.compacted))
         self._good = rows.where(f.col("kind") == Kind.BATCH)
-        self._plain = rows.where(~is_compacted)
+        self._plain = self._good.where(~is_compacted)
         self._compacted = self._good.where(is_compacted)
-        self._plain_bounds = self._bounds.where(~is_compacted)
+        self._is_compacted = is_compacted
         self._has_compacted = bool(plan.compacted)
 
-    def all(self) -> Found:
-        """Everything but what is lost, which needs a second look."""
-        disputes = self.disputes() + (self.record_disputes() if self._has_compacted else [])
+    def all(self, seen: list[Seen]) -> Found:
+        """Ask all the rest. What seems lost needs a second look, at what came later."""
+        bad, gaps, disorders = self.suspects()
         return Found(
-            seen=self.seen(), bad=self.bad(), gaps=self.gaps(), disorders=self.disorders(),
-            disputes=sorted(disputes, key=lambda one: one[:3]),
+            seen=seen, bad=bad, gaps=gaps, disorders=disorders, disputes=self.disputes(),
             lost=self.lost() if self._has_compacted else [],
         )  # fmt: skip
 
     def seen(self) -> list[Seen]:
+        """How much there is. Asked first, this is what has all replicas read."""
         from pyspark.sql import functions as f
 
         found = self._good.groupBy(*PLACE, "replica").agg(
@@ -126,58 +129,87 @@ class Comparison:
         )
         return sorted(Seen(*row) for row in found.collect())
 
-    def bad(self) -> list[Bad]:
-        """Whatever is no good batch, retention's work aside."""
-        from pyspark.sql import functions as f
-
-        rows = self._rows.where(~f.col("kind").isin(Kind.BATCH.value, Kind.DELETED.value))
-        listed = _first(rows, [*PLACE, "replica", "kind"], "base_offset")
-        columns = [*PLACE, "replica", "kind", "base_offset", "last_offset", "problem", "total"]
-        found = sorted((tuple(row) for row in listed.select(*columns).collect()), key=_order)
-        mended = self._covering((row[:3], row[4], row[4]) for row in found)
-        return [
-            Bad(
-                topic, partition, replica, kind, first, last, problem,
-                is_mended=replica in mended.get((topic, partition, first), {}), total=total,
-            )
-            for topic, partition, replica, kind, first, last, problem, total in found
-        ]  # fmt: skip
-
-    def gaps(self) -> list[Gap]:
-        """What is missing in logs that are never compacted."""
+    def suspects(self) -> tuple[list[Bad], list[Gap], list[Disorder]]:
+        """What can be seen in one replica alone, one row after the other."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
+        kind, base, last, epoch = (
+            f.col(name) for name in ("kind", "base_offset", "last_offset", "leader_epoch")
+        )
         # A row where each replica must end makes a gap at the end one like the others.
-        ends = self._plain_bounds.select(
-            *PLACE, "replica", f.col("end").alias("base_offset"), f.col("end").alias("last_offset")
-        )
-        of_replica = Window.partitionBy(*PLACE, "replica").orderBy("base_offset")
+        ends = self._bounds.select(
+            *PLACE, "replica", f.lit(END).alias("kind"), f.col("end").alias("base_offset"),
+            f.col("end").alias("last_offset"), f.lit(NO_EPOCH).alias("leader_epoch"),
+            f.lit(None).cast("string").alias("problem"),
+        )  # fmt: skip
+        of_replica = Window.partitionBy(*PLACE, "replica").orderBy("base_offset", "last_offset")
         before = of_replica.rowsBetween(Window.unboundedPreceding, -1)
-        gaps = (
-            self._plain.select(*ends.columns)
+        is_good = kind == Kind.BATCH
+        rows = (
+            self._rows.select(*ends.columns)
             .union(ends)
-            .join(self._plain_bounds, [*PLACE, "replica"])
-            .withColumn("first", f.coalesce(f.max("last_offset").over(before) + 1, "start"))
-            .withColumn("last", f.least("base_offset", "end") - 1)
-            .where(f.col("last") >= f.col("first"))
+            .join(f.broadcast(self._bounds), [*PLACE, "replica"])
+            .withColumn("covered", f.coalesce(f.max(last).over(before) + 1, "start"))
+            .withColumn("last_before", f.last(f.when(is_good, last), ignorenulls=True).over(before))
+            .withColumn(
+                "epoch_before", f.last(f.when(is_good, epoch), ignorenulls=True).over(before)
+            )
         )
-        listed = _first(gaps, [*PLACE, "replica"], "first")
-        columns = [*PLACE, "replica", "first", "last", "total"]
-        found = sorted(tuple(row) for row in listed.select(*columns).collect())
-        held = self._covering((row[:3], row[3], row[4]) for row in found)
-        out = []
-        for topic, partition, replica, first, last, total in found:
-            spans = held.get((topic, partition, first), {})
-            out.append(
+        faults = {
+            BAD: ~kind.isin(Kind.BATCH.value, Kind.DELETED.value, END),
+            GAP: ~self._is_compacted & (f.least(base, "end") > f.col("covered")),
+            DISORDER: is_good & ((base <= f.col("last_before")) | (epoch < f.col("epoch_before"))),
+        }
+        named = f.array_compact(f.array(*(f.when(is_so, name) for name, is_so in faults.items())))
+        found = rows.withColumn("fault", f.explode(named)).withColumn(
+            "of", f.when(f.col("fault") == BAD, kind)
+        )
+        by = [*PLACE, "replica", "fault", "of"]
+        listed = _first(found, by, "base_offset").orderBy(*by, "base_offset")
+        by_fault: dict[str, list[Any]] = {name: [] for name in faults}
+        for row in listed.collect():
+            by_fault[row["fault"]].append(row)
+        return (
+            self._bad(by_fault[BAD]),
+            self._gaps(by_fault[GAP]),
+            [
+                Disorder(
+                    *_copy(row), row["base_offset"], row["last_offset"], row["leader_epoch"],
+                    row["last_before"], row["epoch_before"], row["total"],
+                )
+                for row in by_fault[DISORDER]
+            ],
+        )  # fmt: skip
+
+    def _bad(self, rows: Sequence[Any]) -> list[Bad]:
+        mended = self._covering(
+            (_copy(row), row["base_offset"], row["base_offset"]) for row in rows
+        )
+        return [
+            Bad(
+                *_copy(row), row["kind"], row["base_offset"], row["last_offset"], row["problem"],
+                row["replica"] in mended.get((*_copy(row)[:2], row["base_offset"]), {}),
+                row["total"],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def _gaps(self, rows: Sequence[Any]) -> list[Gap]:
+        spans = [(row["covered"], min(row["base_offset"], row["end"]) - 1) for row in rows]
+        copies = [_copy(row) for row in rows]
+        held = self._covering((copy, *span) for copy, span in zip(copies, spans, strict=True))
+        gaps = []
+        for copy, (first, last), row in zip(copies, spans, rows, strict=True):
+            others = held.get((*copy[:2], first), {})
+            gaps.append(
                 Gap(
-                    topic, partition, replica, first, last,
-                    held_first=min((span[0] for span in spans.values()), default=None),
-                    held_last=max((span[1] for span in spans.values()), default=None),
-                    held_by=sorted(spans), total=total,
+                    *copy, first, last, min((span[0] for span in others.values()), default=None),
+                    max((span[1] for span in others.values()), default=None), sorted(others),
+                    row["total"],
                 )
             )  # fmt: skip
-        return out
+        return gaps
 
     def _covering(
         self, wanted: Iterable[tuple[tuple[str, int, NodeId], Offset, Offset]]
@@ -210,49 +242,24 @@ class Comparison:
             held.setdefault((topic, partition, first), {})[replica] = (base, last)
         return held
 
-    def disorders(self) -> list[Disorder]:
-        """Batches that overlap the one before them, or are of an older epoch."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as f
-
-        of_replica = Window.partitionBy(*PLACE, "replica").orderBy("base_offset", "last_offset")
-        found = (
-            self._good.withColumn("last_before", f.lag("last_offset").over(of_replica))
-            .withColumn("epoch_before", f.lag("leader_epoch").over(of_replica))
-            .where(
-                (f.col("base_offset") <= f.col("last_before"))
-                | (f.col("leader_epoch") < f.col("epoch_before"))
-            )
-        )
-        listed = _first(found, [*PLACE, "replica"], "base_offset")
-        columns = [
-            *PLACE, "replica", "base_offset", "last_offset", "leader_epoch", "last_before",
-            "epoch_before", "total",
-        ]  # fmt: skip
-        return sorted(Disorder(*row) for row in listed.select(*columns).collect())
-
     def disputes(self) -> list[Dispute]:
-        """Batches at one offset that are not the same, where nothing is compacted."""
+        """Batches at one offset that are not the same; of compacted topics, records."""
         from pyspark.sql import functions as f
 
-        said = f.format_string(
+        batch = f.format_string(
             "%d..%d, epoch %d, checksum %08x", "base_offset", "last_offset", "leader_epoch", "crc"
         )
-        plain = self._plain.where(f.col("kind") == Kind.BATCH)
-        return _disputes(
-            plain.select(*PLACE, "replica", f.col("base_offset").alias("first"),
-                         f.col("last_offset").alias("last"), said.alias("said"))
-        )  # fmt: skip
-
-    def record_disputes(self) -> list[Dispute]:
-        """Records at one offset that are not the same, where replicas are compacted."""
-        from pyspark.sql import functions as f
-
-        said = f.format_string("hash %016x", "content")
-        return _disputes(
-            self._contents().select(*PLACE, "replica", f.col("offset").alias("first"),
-                                    f.col("offset").alias("last"), said.alias("said"))
-        )  # fmt: skip
+        first, last = f.col("base_offset").alias("first"), f.col("last_offset").alias("last")
+        said = self._plain.select(*PLACE, "replica", first, last, batch.alias("said"))
+        if self._has_compacted:
+            record = f.format_string("hash %016x", "content").alias("said")
+            at = f.col("offset")
+            said = said.union(
+                self._contents().select(
+                    *PLACE, "replica", at.alias("first"), at.alias("last"), record
+                )
+            )
+        return _disputes(said)
 
     def lost(self, later: "DataFrame | None" = None) -> list[Lost]:
         """The newest record of a key, where another replica has none of that key from there on.
@@ -302,9 +309,8 @@ class Comparison:
         )
 
 
-def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By what is never null: topic, partition, replica, kind, first offset."""
-    return row[:5]
+def _copy(row: Any) -> tuple[str, int, NodeId]:
+    return row["topic"], row["partition"], row["replica"]
 
 
 def _first(rows: "DataFrame", by: Sequence[str], order: str) -> "DataFrame":
@@ -332,5 +338,7 @@ def _disputes(said: "DataFrame") -> list[Dispute]:
     columns = [*PLACE, "first", "last", "held", "total"]
     return [
         Dispute(topic, partition, first, last, dict(held), total)
-        for topic, partition, first, last, held, total in listed.select(*columns).collect()
+        for topic, partition, first, last, held, total in listed.select(*columns)
+        .orderBy(*columns[:3])
+        .collect()
     ]

@@ -125,18 +125,17 @@ def _compare(
     asking = Asking(bootstrap=bootstrap)
     rows = read_all(spark, asking, plan.stretches(spark.sparkContext.defaultParallelism)).persist()
     try:
+        comparison = Comparison(spark, rows, plan)
         with watched(spark, "reading replicas", on_progress):
-            rows.count()
+            seen = comparison.seen()
         if table:
             with watched(spark, f"writing {table}", on_progress):
                 rows.drop("contents").write.parquet(table)
-        comparison = Comparison(spark, rows, plan)
         with watched(spark, "comparing", on_progress):
-            found = comparison.all()
+            found = comparison.all(seen)
             if found.lost:
-                found = found._replace(
-                    lost=comparison.lost(later=_later(spark, asking, plan, found))
-                )
+                later = _later(spark, asking, plan, found)
+                found = found._replace(lost=comparison.lost(later))
         return found
     finally:
         rows.unpersist()
