@@ -157,9 +157,11 @@ class Archiver:
                 else:
                     self.logs = {topic: look_at(self._bootstrap, topic) for topic in self.tables}
                     self._drain(whole)
+                pause = min(LOOK_SECONDS, max(0.0, due - time.monotonic()))
             except (ConnectionFailed, Refused, NotMoved) as error:
                 logger.warning("will try again in %g s: %s", LOOK_SECONDS, error)
-            stopping.wait(min(LOOK_SECONDS, max(0.0, due - time.monotonic())))
+                pause = LOOK_SECONDS
+            stopping.wait(pause)
 
     def _drain(self, choose: Choice) -> None:
         """Rounds, until nothing is left of what the logs had when this began."""

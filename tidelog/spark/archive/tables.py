@@ -258,16 +258,17 @@ class TopicTable:
                 transaction.add_files(
                     list(paths), snapshot_properties=properties, check_duplicate_files=False
                 )
-        except CommitFailedException as error:
-            raise Outpaced(
-                f"somebody else archives {self.topic!r} into the same table: {error}"
-            ) from error
-        except Exception:
-            # Whether a catalog that did not answer has decided, only the table can tell.
+        except Exception as error:
+            # Whether a catalog that did not answer has decided, only the table can tell. And who
+            # was faster may have removed these files, which nobody could commit any more.
             found = self.reload()
-            if not found.has_round(round_id):
-                raise
-            return found
+            if found.has_round(round_id):
+                return found
+            if isinstance(error, CommitFailedException) or found.tag != self.tag:
+                raise Outpaced(
+                    f"somebody else archives {self.topic!r} into the same table: {error}"
+                ) from error
+            raise
         return TopicTable(table)
 
     def reload(self) -> "TopicTable":

@@ -3,12 +3,14 @@
 Rule 1: nothing is deleted that the archive's current snapshot does not claim.
 Rule 2: and nothing whose files were not read again first, to the last byte. A log is the only other
         copy of what it holds.
+Rule 3: a compacted log is never trimmed: its oldest record may be the newest one of its key.
 """
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tidelog.client.admin import Resource
 from tidelog.model import Offset
 from tidelog.spark.archive.checking import verify
 from tidelog.spark.archive.files import ArchivedFile
@@ -20,6 +22,8 @@ from tidelog.spark.progress import OnProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CLEANUP: Final = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ def trim(
     table = table.reload()
     log = look_at(bootstrap, table.topic)
     table.check_topic(log.id)
+    _check_not_compacted(bootstrap, table.topic)
     starts = trimmable(log.spans, table.spans, keep.wish(log, bootstrap))
     if not starts:
         return {}
@@ -65,6 +70,16 @@ def trim(
             "more). Restore the files from a copy; the log still has their records"
         )
     return ask(bootstrap, lambda client: client.delete_records(table.topic, starts))
+
+
+def _check_not_compacted(bootstrap: str, topic: str) -> None:
+    configs = ask(bootstrap, lambda client: client.describe_configs(Resource.TOPIC, topic))
+    policy = next((one.value for one in configs if one.name == CLEANUP), None)
+    if "compact" in (policy or ""):
+        raise ArchiveError(
+            f"topic {topic!r} is compacted: trimming would delete the only records that some keys "
+            "have. Compaction keeps its log short; archive it without --trim"
+        )
 
 
 def _loses(file: ArchivedFile, start: Offset, new_start: Offset) -> bool:

@@ -1,0 +1,223 @@
+"""Rounds of an archive, with a log that is made up and a Spark that is a loop."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from tests.unit.spark.archive.rows import batch_of
+from tidelog.client.wire import ConnectionFailed
+from tidelog.errors import TidelogError
+from tidelog.model import Endpoint
+from tidelog.spark.archive import archiving, spans
+from tidelog.spark.archive.archiving import Archiver, NotMoved, Settings
+from tidelog.spark.archive.catalog import load_topic, open_catalog
+from tidelog.spark.archive.checking import status, verify
+from tidelog.spark.archive.logs import Log
+from tidelog.spark.archive.spans import Span
+from tidelog.spark.archive.tables import Outpaced
+from tidelog.spark.ranges import OffsetRange
+
+
+class LoopSpark:
+    """Runs tasks one after the other, here."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[Any]] = []
+        self.between: Callable[[], None] = lambda: None
+        self.defaultParallelism = 2
+        self.sparkContext = self
+
+    def parallelize(self, items: Iterable[Any], slices: int) -> "LoopSpark":
+        self.rounds.append(list(items))
+        assert slices == len(self.rounds[-1])
+        return self
+
+    def mapPartitions(self, function: Callable[[Any], Iterator[Any]]) -> "LoopSpark":  # noqa: N802
+        self._results = [one for item in self.rounds[-1] for one in function(iter([item]))]
+        return self
+
+    def collect(self) -> list[Any]:
+        self.between()
+        return self._results
+
+
+class Cluster:
+    """Topics as spans of offsets, each with a record."""
+
+    def __init__(self, **topics: dict[int, Span]) -> None:
+        self.topics = topics
+        self.broken: Callable[[OffsetRange], bool] = lambda wanted: False
+
+    def look_at(self, bootstrap: str, topic: str) -> Log:
+        return Log(topic=topic, id=uuid.UUID(int=len(topic)), spans=dict(self.topics[topic]))
+
+    def read_range(self, reading: Any, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        if self.broken(wanted):
+            raise TidelogError("the disk is on fire")
+        for start in range(wanted.start, wanted.end, 100):
+            offsets = range(start, min(start + 100, wanted.end))
+            yield batch_of(offsets, topic=wanted.topic, partition=wanted.partition)
+
+
+@pytest.fixture
+def catalog(tmp_path) -> Iterator[Catalog]:
+    with open_catalog(str(tmp_path), create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Cluster:
+    found = Cluster(orders={0: Span(10, 500), 1: Span(0, 30)}, pay={0: Span(0, 40)})
+    monkeypatch.setattr(archiving, "look_at", found.look_at)
+    monkeypatch.setattr(archiving, "read_range", found.read_range)
+    monkeypatch.setattr(spans, "FIRST_ROWS", 200)
+    return found
+
+
+@pytest.fixture
+def spark() -> Any:
+    return LoopSpark()
+
+
+def begin(spark: Any, catalog: Catalog, *topics: str, **settings: Any) -> Archiver:
+    return Archiver(spark, catalog, "nowhere:1", topics, Settings(**settings))
+
+
+def files_of(archiver: Archiver, topic: str) -> list[Path]:
+    directory = archiver.tables[topic].directory.removeprefix("file://")
+    return list(Path(directory).rglob("*.parquet"))
+
+
+def test_all_topics_are_archived_to_the_ends_that_their_logs_had(spark, catalog, cluster):
+    archiver = begin(spark, catalog, "orders", "pay")
+
+    archiver.once()
+
+    assert load_topic(catalog, "orders").spans == {0: Span(10, 500), 1: Span(0, 30)}
+    assert load_topic(catalog, "pay").spans == {0: Span(0, 40)}
+    done = archiver.done["orders"]
+    assert (done.rows, done.offsets, done.files) == (520, 520, 3)
+    assert verify(spark, load_topic(catalog, "orders"), archiver.tables["orders"].files()) == []
+
+
+def test_what_is_archived_is_not_archived_again(spark, catalog, cluster):
+    begin(spark, catalog, "orders").once()
+    cluster.topics["orders"] = {0: Span(400, 510), 1: Span(0, 30)}
+
+    again = begin(spark, catalog, "orders")
+    again.once()
+    again.once()
+
+    assert [task.wanted for task in spark.rounds[-1]] == [OffsetRange("orders", 0, 500, 510)]
+    assert again.done["orders"].commits == 1
+    assert load_topic(catalog, "orders").totals[0] == 530
+
+
+def test_a_round_that_somebody_else_was_faster_with_is_planned_again(spark, catalog, cluster):
+    archiver = begin(spark, catalog, "orders")
+    other = begin(LoopSpark(), catalog, "orders")
+    spark.between = other.once
+
+    archiver.once()
+
+    assert archiver.done["orders"].commits == 0
+    assert load_topic(catalog, "orders").totals[0] == 520
+    assert len(files_of(archiver, "orders")) == len(load_topic(catalog, "orders").files())
+
+
+def test_who_never_wins_gives_up(spark, catalog, cluster):
+    archiver = begin(spark, catalog, "orders")
+    numbers = iter(range(500, 600))
+
+    def win() -> None:
+        cluster.topics["pay"] = {0: Span(0, next(numbers))}
+        begin(LoopSpark(), catalog, "pay").once()
+
+    cluster.topics["pay"] = {0: Span(0, 1000)}
+    archiver = begin(spark, catalog, "pay")
+    spark.between = win
+
+    with pytest.raises(Outpaced, match="end one of the two"):
+        archiver.once()
+
+
+def test_a_task_that_fails_costs_its_topic_the_round_and_leaves_no_files(spark, catalog, cluster):
+    cluster.broken = lambda wanted: (wanted.topic, wanted.partition) == ("orders", 1)
+    archiver = begin(spark, catalog, "orders", "pay")
+
+    with pytest.raises(NotMoved, match=r"orders-1 \[0, 30\).*on fire"):
+        archiver.once()
+
+    assert load_topic(catalog, "orders").spans == {}
+    assert load_topic(catalog, "pay").spans == {0: Span(0, 40)}
+    assert files_of(archiver, "orders") == []
+
+
+def test_files_of_a_run_that_was_killed_go_with_the_next_one(spark, catalog, cluster):
+    killed = begin(spark, catalog, "orders")
+
+    def kill() -> None:
+        raise KeyboardInterrupt
+
+    spark.between = kill
+    with pytest.raises(KeyboardInterrupt):
+        killed.once()
+    assert len(files_of(killed, "orders")) == 3
+
+    archiver = begin(LoopSpark(), catalog, "orders")
+    archiver.once()
+
+    assert archiver.done["orders"].strays == 3
+    assert len(files_of(archiver, "orders")) == len(load_topic(catalog, "orders").files())
+
+
+def test_a_continuous_archive_waits_for_a_cluster_that_is_away(
+    spark, catalog, cluster, monkeypatch
+):
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.01)
+    archiver = begin(spark, catalog, "orders")
+    stopping, failures = threading.Event(), iter(range(2))
+
+    def look_at(bootstrap: str, topic: str) -> Log:
+        for _ in failures:
+            raise ConnectionFailed(Endpoint(host="nowhere", port=1), "nobody is there")
+        return cluster.look_at(bootstrap, topic)
+
+    monkeypatch.setattr(archiving, "look_at", look_at)
+    archiver.keep_on(0.01, stopping, after=stopping.set)
+
+    assert load_topic(catalog, "orders").totals[0] == 520
+
+
+def test_between_its_intervals_only_whole_files_are_archived(spark, catalog, cluster, monkeypatch):
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(archiving, "rows_for", lambda wanted, rows, bytes_taken: 200)
+    archiver = begin(spark, catalog, "orders")
+    stopping = threading.Event()
+
+    def after() -> None:
+        cluster.topics["orders"] = {0: Span(10, 750), 1: Span(0, 31)}
+        spark.between = stopping.set
+
+    archiver.keep_on(3600, stopping, after=after)
+
+    assert load_topic(catalog, "orders").spans == {0: Span(10, 700), 1: Span(0, 30)}
+
+
+def test_the_status_says_how_far_behind_the_archive_is(spark, catalog, cluster):
+    archiver = begin(spark, catalog, "orders")
+    archiver.once()
+    cluster.topics["orders"] = {0: Span(505, 520), 1: Span(0, 30), 2: Span(4, 9)}
+
+    shown = status(archiver.tables["orders"], cluster.look_at("", "orders"))
+
+    assert [(one.partition, one.archived, one.lag, one.lost, one.rows) for one in shown] == [
+        (0, Span(10, 500), 15, 5, 490), (1, Span(0, 30), 0, 0, 30), (2, None, 5, 0, 0),
+    ]  # fmt: skip
+    assert status(archiver.tables["orders"], None)[0].lag is None
