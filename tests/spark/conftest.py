@@ -7,6 +7,7 @@ Rule 2: a query that a test started ends with the test, whatever became of it.
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,9 @@ from tidelog.spark.session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HERE = Path(__file__).parent
+SECONDS_MAX = 600
+
 _numbers = itertools.count(1)
 
 
@@ -27,6 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The first test of a session pays for everything that is started. A signal in the middle of an
+    # answer from the JVM would spoil all tests after it.
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def test_sql_tables_over_topics(spark, topics, topic):
     spark.sql(f"CREATE TABLE {name} USING tidelog {options}")
     try:
         spark.sql(f"INSERT INTO {name} (key, value) VALUES (X'41', X'42'), (null, X'43')")
-        found = spark.sql(f"SELECT key, value, topic FROM {name} ORDER BY offset").collect()
+        found = spark.sql(f"SELECT key, value, topic FROM {name} ORDER BY value").collect()
         assert [tuple(row) for row in found] == [(b"A", b"B", topic), (None, b"C", topic)]
         spark.sql(f"CREATE TEMPORARY VIEW {name}_view USING tidelog {options}")
         assert spark.table(f"{name}_view").count() == 2

@@ -24,6 +24,7 @@ SUITES: Final = {
     "java": "java_client",
     "kafka-tools": "kafka_tools",
     "kafka-python": "kafka_python",
+    "spark": "spark_kafka",
 }
 """By name, the module; each has `version()`, `run(context)` and perhaps `SETTINGS` of its node."""
 

@@ -47,10 +47,19 @@ def node_modules() -> Path:
 
 def jars() -> Path:
     """A directory with Kafka's jars as `pom.xml` pins them, and those that they need."""
+    return _from_maven(PROGRAMS / "java" / "pom.xml", CACHE / "jars")
+
+
+def spark_connector_jars() -> list[Path]:
+    """The jars of Spark's Kafka connector that Spark does not have itself."""
+    home = _from_maven(PROGRAMS / "spark" / "pom.xml", CACHE / "spark-jars")
+    wanted = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+    return sorted(jar for jar in home.glob("*.jar") if jar.name.startswith(wanted))
+
+
+def _from_maven(pom: Path, home: Path) -> Path:
     _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
     mvn = _need("mvn", "sudo apt-get install -y maven")
-    home = CACHE / "jars"
-    pom = PROGRAMS / "java" / "pom.xml"
     if not _is_current(home, pom):
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from tidelog.spark.filters import Wanted, take
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Planner
-from tidelog.spark.ranges import OffsetRange, split
+from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.rows import Projection
 from tidelog.spark.streaming import read_rows
 
@@ -26,10 +26,7 @@ class BatchReader(DataSourceReader):
         ranges = self._wanted.narrow(planner.batch())
         if (time_ms := self._wanted.from_time_ms) is not None:
             ranges = _from_time(planner, ranges, time_ms)
-        tasks = split(
-            ranges, tasks_min=self._options.tasks_min, rows_max=self._options.task_rows_max
-        )
-        return [InputPartition(task) for task in tasks]
+        return [InputPartition(task) for task in planner.tasks(ranges, prefer_log=False)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for batch in read_rows(self._options, self._projection, partition.value):

@@ -3,12 +3,15 @@
 Rule 1: the first and the last offset are those that the reader may see: the last stable offset for
         committed reads, the high watermark otherwise.
 Rule 2: partitions that appear while a query runs are read from their beginning.
+Rule 3: with an archive, a partition begins where its archive does; what is in the log is read there
+        by streams, and by batches where the archive ends.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
+from uuid import UUID
 
 from tidelog.client.kafka import KafkaClient
 from tidelog.errors import ConfigError
@@ -24,7 +27,10 @@ from tidelog.spark.options import (
     ReadOptions,
     Subscribed,
 )  # fmt: skip
-from tidelog.spark.ranges import EARLIEST, LATEST, OffsetRange, Offsets
+from tidelog.spark.ranges import EARLIEST, LATEST, OffsetRange, Offsets, split
+
+if TYPE_CHECKING:
+    from tidelog.spark.archive.bridge import History, Part
 
 T = TypeVar("T")
 
@@ -34,6 +40,7 @@ class Planner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._histories: dict[str, History] = {}
 
     def places(self) -> list[TopicPartition]:
         """Every partition that is read, as the cluster has them now."""
@@ -46,6 +53,7 @@ class Planner:
             places = await self._places(client)
             return await self._resolve(client, places, self._options.starting, "starting")
 
+        self._look_into_archives()
         return self._ask(question)
 
     def ends(self) -> Offsets:
@@ -59,7 +67,10 @@ class Planner:
     def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
         """The first offset of each."""
         wanted = dict.fromkeys(places, EARLIEST)
-        return self._ask(lambda client: self._at(client, wanted)) if wanted else {}
+        if not wanted:
+            return {}
+        self._look_into_archives()
+        return self._ask(lambda client: self._at(client, wanted))
 
     def from_time(self, places: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
         """The first offset of that time or later; where there is none, the end."""
@@ -82,6 +93,7 @@ class Planner:
                 await self._resolve(client, places, options.ending, "ending"),
             )
 
+        self._look_into_archives()
         starts, ends = self._ask(question)
         for place in starts:
             if starts[place] > ends[place] and not _is_edge(self._options.starting):
@@ -93,6 +105,47 @@ class Planner:
             OffsetRange(place.topic, place.partition, start, ends[place])
             for place, start in starts.items()
         ]
+
+    def tasks(self, ranges: Iterable[OffsetRange], *, prefer_log: bool) -> "list[Part]":
+        """The ranges as Spark's tasks read them: cut as the options say, from log or archive."""
+        options = self._options
+        wanted = list(ranges)
+        if options.archive is None:
+            return [*split(wanted, tasks_min=options.tasks_min, rows_max=options.task_rows_max)]
+        from tidelog.spark.archive.spans import Span  # archives cost time to load
+
+        self._look_into_archives()
+        places = {one.place for one in wanted}
+        firsts, lasts = self._ask(lambda client: self._log_ends(client, places))
+        parts: list[Part] = []
+        for topic, history in self._histories.items():
+            log = {
+                place.partition: Span(first, lasts[place])
+                for place, first in firsts.items()
+                if place.topic == topic
+            }
+            parts += history.parts(
+                [one for one in wanted if one.topic == topic and one.count], log,
+                may_lose=not options.fail_on_data_loss, prefer_log=prefer_log,
+                tasks_min=options.tasks_min, rows_max=options.task_rows_max,
+            )  # fmt: skip
+        return parts
+
+    def _look_into_archives(self) -> None:
+        """See what each topic's archive has, by now."""
+        archive = self._options.archive
+        if archive is None:
+            return
+        from tidelog.spark.archive.bridge import open_history  # likewise
+
+        async def question(client: SparkClient) -> dict[str, UUID | None]:
+            topics = {place.topic for place in await self._places(client)}
+            return {topic: (await client.topic(topic)).id for topic in topics}
+
+        self._histories = {
+            topic: open_history(archive.warehouse, archive.catalog, topic, topic_id)
+            for topic, topic_id in sorted(self._ask(question).items())
+        }
 
     def _ask(self, question: Callable[[SparkClient], Awaitable[T]]) -> T:
         options = self._options
@@ -169,6 +222,30 @@ class Planner:
         return {**found, **await self._at(client, dict.fromkeys(unmatched, LATEST))}
 
     async def _at(self, client: KafkaClient, times: Mapping[TopicPartition, int]) -> Offsets:
+        """The offsets of edges and times, in the archive or in the log."""
+        found = await self._at_in_logs(client, times)
+        for place, time in times.items():
+            history = self._histories.get(place.topic)
+            if history is None:
+                continue
+            if time == EARLIEST:
+                found[place] = history.start(place.partition, found[place])
+            elif time >= 0 and (first := history.first_at(place.partition, time)) is not None:
+                found[place] = first
+        return found
+
+    async def _log_ends(
+        self, client: KafkaClient, places: Iterable[TopicPartition]
+    ) -> tuple[Offsets, Offsets]:
+        wanted = list(places)
+        return (
+            await self._at_in_logs(client, dict.fromkeys(wanted, EARLIEST)),
+            await self._at_in_logs(client, dict.fromkeys(wanted, LATEST)),
+        )
+
+    async def _at_in_logs(
+        self, client: KafkaClient, times: Mapping[TopicPartition, int]
+    ) -> Offsets:
         """ListOffsets for any number of topics at once."""
         topics: dict[str, dict[int, int]] = {}
         for place, time in times.items():

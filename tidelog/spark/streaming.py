@@ -9,7 +9,7 @@ Rule 3: partitions and topics that vanish in mid-query are data lost, and are re
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,9 +24,12 @@ from tidelog.errors import TidelogError
 from tidelog.spark.asking import ask
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Planner
-from tidelog.spark.ranges import OffsetRange, Offsets, from_json, limit, split, to_json
+from tidelog.spark.ranges import OffsetRange, Offsets, from_json, limit, to_json
 from tidelog.spark.reading import DataLost, Reading, read_range
 from tidelog.spark.rows import Projection
+
+if TYPE_CHECKING:
+    from tidelog.spark.archive.bridge import Part
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetRange(place.topic, place.partition, begins[place], ends[place])
             for place in sorted(ends)
         ]
-        tasks = split(
-            ranges, tasks_min=self._options.tasks_min, rows_max=self._options.task_rows_max
-        )
-        return [InputPartition(task) for task in tasks]
+        return [InputPartition(task) for task in self._planner.tasks(ranges, prefer_log=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._publish(from_json(end, "the checkpoint's offset"))
@@ -154,10 +154,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_rows(
-    options: ReadOptions, projection: Projection, wanted: OffsetRange | None
+    options: ReadOptions, projection: Projection, wanted: "Part | None"
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as Spark wants them. Spark makes a task of nothing, too."""
     if wanted is None:
+        return
+    if not isinstance(wanted, OffsetRange):
+        from tidelog.spark.archive.files import read_archived  # archives cost time to load
+
+        yield from map(projection.rows, read_archived(wanted, projection.columns))
         return
     reading = Reading(
         bootstrap=options.bootstrap, columns=projection.columns,

@@ -1,0 +1,245 @@
+"""Rows per second through Spark, beside Spark's own Kafka connector and beside Spark alone.
+
+Rule 1: one core: `local[1]`. Node and Spark share the machine, as they do for both connectors.
+Rule 2: everything is measured in one Spark session, in turn, on the same topics; the first round
+        is not counted, since a JVM that is warm is what users have.
+Rule 3: Spark alone, which makes as many rows as large and drops them, is what no source can pass.
+Rule 4: the connector's sink is at least once; ours is measured as that, and exactly once.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.bench import Bench, Steps, run_fast
+from benchmarks.report import Measured, Report, Result, result
+from tests.suites.tools import InstallFailed, Missing, spark_connector_jars
+from tidelog.client.kafka import KafkaClient
+from tidelog.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "spark"
+
+KEY_BYTES: Final = 8
+VALUE_BYTES: Final = 100
+PARTITIONS: Final = 4
+ROWS: Final = 4_000_000
+ROWS_QUICK: Final = 500_000
+LATENCY_BATCHES: Final = 40
+OURS: Final = "tidelog"
+THEIRS: Final = "kafka"
+ALONE: Final = "Spark alone (range -> noop)"
+CONNECTOR: Final = "Spark's Kafka connector"
+
+_numbers: Final = count()
+
+
+def run(bench: Bench) -> Report:
+    measured = Measured()
+    notes: list[str] = []
+    rows = ROWS_QUICK if bench.quick else ROWS
+    rounds = 1 if bench.quick else 3
+    with bench.node() as node, _session(bench, notes) as (spark, formats):
+        work = _Work(bench, spark, node.bootstrap, formats, rows)
+        cases = work.cases()
+        with Steps(NAME, (rounds + 1) * len(cases) + len(formats)) as steps:
+            for round_ in range(rounds + 1):
+                for (case, source), once in cases.items():
+                    steps.begin(f"{case}, {source}")
+                    bench.settle()
+                    seconds = once()
+                    if round_:
+                        measured.add((case, source), rows / seconds)
+            for source in formats:
+                steps.begin(f"micro-batches, {source}")
+                for milliseconds in work.micro_batches(source):
+                    measured.add(("micro-batch", source), milliseconds)
+    return Report(
+        title=f"rows of {KEY_BYTES} + {VALUE_BYTES} bytes, one core",
+        results=_results(measured, formats), notes=notes,
+    )  # fmt: skip
+
+
+@contextmanager
+def _session(bench: Bench, notes: list[str]) -> "Iterator[tuple[SparkSession, tuple[str, ...]]]":
+    """A Spark of one core, and the formats that it knows."""
+    formats: tuple[str, ...] = (OURS,)
+    conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "1"}
+    try:
+        conf["spark.jars"] = ",".join(map(str, spark_connector_jars()))
+        formats = (OURS, THEIRS)
+    except (Missing, InstallFailed) as error:
+        notes.append(f"{CONNECTOR} was not measured: {error}")
+    log = bench.fresh("spark-log")
+    with spark_session("bench", master="local[1]", conf=conf, log=log) as spark:
+        yield spark, formats
+
+
+class _Work:
+    """What is timed. Every call of a case does all rows once, and says how long it took."""
+
+    def __init__(
+        self, bench: Bench, spark: "SparkSession", bootstrap: str, formats: tuple[str, ...],
+        rows: int,
+    ) -> None:  # fmt: skip
+        self._bench = bench
+        self._spark = spark
+        self._formats = formats
+        self._rows = rows
+        self._options = {"kafka.bootstrap.servers": bootstrap}
+        self._bootstrap = bootstrap
+        self._source = self._new_topic()
+        self._append(OURS, self._made(), self._source)
+
+    def cases(self) -> dict[tuple[str, str], Callable[[], float]]:
+        cases: dict[tuple[str, str], Callable[[], float]] = {("read", ALONE): self._alone}
+        for one in self._formats:
+            cases["read", one] = partial(self._reads, one)
+        cases["read, value and offset", OURS] = partial(
+            self._reads, OURS, schema="value binary, offset bigint"
+        )
+        for one in self._formats:
+            cases["write", one] = partial(self._writes, one, self._made())
+        cases["write, at least once", OURS] = partial(
+            self._writes, OURS, self._made(), delivery="at-least-once"
+        )
+        for one in self._formats:
+            copied = self._read(one).select("key", "value")
+            cases["read to write", one] = partial(self._writes, one, copied)
+        cases["archive", OURS] = self._archive
+        return cases
+
+    def micro_batches(self, source: str) -> list[float]:
+        """How long micro-batches of a few rows take, in milliseconds, from topic to topic."""
+        topic, target = self._new_topic(1), self._new_topic(1)
+        directory = self._bench.fresh("checkpoint")
+        reader = self._spark.readStream.format(source).options(**self._options, subscribe=topic)
+        writer = reader.load().select("key", "value").writeStream.format(source)
+        query = (
+            writer.options(**self._options, topic=target, checkpointLocation=str(directory))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        few = self._spark.range(100).selectExpr(
+            "cast(id as string) key", "cast(id as string) value"
+        )
+        try:
+            query.processAllAvailable()
+            for _ in range(LATENCY_BATCHES // 4 if self._bench.quick else LATENCY_BATCHES):
+                self._append(OURS, few, topic)
+                query.processAllAvailable()
+            progress = [json.loads(one.json) for one in query.recentProgress]
+        finally:
+            query.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+        took = [
+            float(one["durationMs"]["triggerExecution"]) for one in progress if one["numInputRows"]
+        ]
+        return took[len(took) // 4 :]  # the first ones warm it up
+
+    def _made(self) -> "DataFrame":
+        """Rows of no source."""
+        return self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(
+            f"lpad(cast(id as string), {KEY_BYTES}, '0') key",
+            f"rpad(cast(id as string), {VALUE_BYTES}, 'x') value",
+        )
+
+    def _alone(self) -> float:
+        rows = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(
+            "cast('12345678' as binary) key", f"cast(repeat('x', {VALUE_BYTES}) as binary) value",
+            "'topic' topic", "cast(0 as int) partition", "id offset",
+            "timestamp_millis(id) timestamp", "cast(0 as int) timestampType",
+        )  # fmt: skip
+        return self._timed(rows)
+
+    def _read(self, source: str, *, schema: str | None = None) -> "DataFrame":
+        reader = self._spark.read.format(source).options(**self._options, subscribe=self._source)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def _reads(self, source: str, *, schema: str | None = None) -> float:
+        return self._timed(self._read(source, schema=schema))
+
+    def _timed(self, rows: "DataFrame") -> float:
+        began = perf_counter()
+        rows.write.format("noop").mode("overwrite").save()
+        return perf_counter() - began
+
+    def _writes(self, sink: str, rows: "DataFrame", **options: str) -> float:
+        topic = self._new_topic()
+        began = perf_counter()
+        self._append(sink, rows, topic, **options)
+        seconds = perf_counter() - began
+        self._ask(lambda client: client.delete_topic(topic))
+        return seconds
+
+    def _append(self, sink: str, rows: "DataFrame", topic: str, **options: str) -> None:
+        writer = rows.write.format(sink).mode("append")
+        writer.options(**self._options, topic=topic, **options).save()
+
+    def _archive(self) -> float:
+        from tidelog.spark.archive.archiving import Archiver, Settings
+        from tidelog.spark.archive.catalog import open_catalog
+
+        warehouse = self._bench.fresh("warehouse")
+        try:
+            began = perf_counter()
+            with open_catalog(str(warehouse), None) as catalog:
+                archiver = Archiver(
+                    self._spark, catalog, self._bootstrap, [self._source], Settings()
+                )
+                archiver.once()
+            return perf_counter() - began
+        finally:
+            shutil.rmtree(warehouse, ignore_errors=True)
+
+    def _new_topic(self, partitions: int = PARTITIONS) -> str:
+        topic = f"spark-{next(_numbers)}"
+        self._ask(lambda client: client.create_topic(topic, partitions=partitions))
+        return topic
+
+    def _ask(self, question: Callable[[KafkaClient], object]) -> None:
+        async def work() -> None:
+            async with KafkaClient(self._bootstrap) as client:
+                answer = question(client)
+                assert asyncio.iscoroutine(answer)
+                await answer
+
+        run_fast(work())
+
+
+def _results(measured: Measured, formats: tuple[str, ...]) -> list[Result]:
+    def rate(case: str, source: str, limit: tuple[str, str] | None, target: str = "") -> Result:
+        limits = measured.of(limit) if limit is not None and limit[1] in (*formats, ALONE) else []
+        name = {THEIRS: CONNECTOR}.get(limit[1], limit[1]) if limit is not None else ""
+        return result(
+            NAME, f"{case}, {source}", measured.of((case, source)), "rows/s",
+            limits=limits, limit_name=name, target=target,
+        )  # fmt: skip
+
+    results = [
+        rate("read", OURS, ("read", THEIRS), ">= 1.0"),
+        rate("read", OURS, ("read", ALONE)),
+        rate("read, value and offset", OURS, ("read", THEIRS)),
+        rate("write", OURS, ("write", THEIRS), ">= 1.0"),
+        rate("write, at least once", OURS, ("write", THEIRS)),
+        rate("read to write", OURS, ("read to write", THEIRS)),
+        rate("archive", OURS, None, ">= 500,000 rows/s"),
+    ]
+    for share, name in ((0.5, "p50"), (0.95, "p95")):
+        limits = measured.of(("micro-batch", THEIRS)) if THEIRS in formats else []
+        took = measured.of(("micro-batch", OURS))
+        case = f"micro-batch, topic to topic, {name}"
+        results.append(
+            result(
+                NAME, case, took, "ms", limits=limits, limit_name=f"{CONNECTOR}, p50", share=share
+            )
+        )
+    return results

@@ -1,0 +1,236 @@
+"""Exactly once under fire: a query copies a topic while everything that takes part is killed.
+
+    python -m tests.spark.exactly_once --kills 50
+
+Three nodes, a Spark with two executors, and SIGKILL for drivers, executors, their Python workers
+and nodes. Whoever reads committed records must see each record of the source exactly once.
+With `--delivery at-least-once` the same fire shows what such a sink does: it writes some twice.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tests.spark.copying import Copying
+from tests.spark.standalone import standalone
+from tests.spark.topics import Topics, values
+from tests.support.cluster import wait_until
+from tests.support.nodes import Nodes
+from tidelog.spark.asking import ask
+
+PARTITIONS: Final = 3
+PUT_ROWS: Final = 200
+BATCH_ROWS: Final = 400
+PROGRESS_SECONDS_MAX: Final = 180.0
+VICTIMS: Final = ("driver", "executor", "worker", "node")
+SETTINGS: Final = {"log.min.insync.replicas": 2, "offsets.topic.num.partitions": 4,
+                   "transaction.state.log.num.partitions": 4}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What readers of committed records saw in the end."""
+
+    kills: dict[str, int]
+    records: int
+    missing: int
+    twice: int
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return not self.missing and not self.twice
+
+
+class Fire:
+    """The nodes, the query, and who is killed."""
+
+    def __init__(
+        self, directory: Path, seed: int, *, delivery: str = "exactly-once",
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        self._dice = random.Random(seed)
+        self._directory = directory
+        self._report = report
+        self._nodes = Nodes(directory, (1, 2, 3), SETTINGS)
+        self._delivery = delivery
+        self._query: subprocess.Popen[bytes] | None = None
+        self._written = 0
+        self.kills: Counter[str] = Counter()
+
+    def run(self, victims: Sequence[str]) -> Outcome:
+        with self._nodes, standalone(self._directory / "spark") as spark:
+            self._spark = spark
+            self._topics = Topics(self._nodes.bootstrap)
+            self._copying = Copying(
+                bootstrap=self._nodes.bootstrap, source="source", target="target",
+                directory=str(self._directory), master=spark.url, delivery=self._delivery,
+                batch_rows=BATCH_ROWS,
+            )  # fmt: skip
+            for topic in ("source", "target"):
+                self._topics.make(topic, PARTITIONS, replication=3)
+            try:
+                for number, victim in enumerate(victims, 1):
+                    self._feed()
+                    self._until_it_writes()
+                    self._kill(victim)
+                    self._report(f"{number}/{len(victims)}: killed a {victim}")
+                self._feed()
+                self._finish()
+            finally:
+                self._end_query()
+            return self._judge()
+
+    # The query.
+
+    def _start_query(self, *, once: bool = False) -> None:
+        copying = replace(self._copying, once=once)
+        with (self._directory / "query.log").open("ab") as log:
+            self._query = subprocess.Popen(
+                copying.arguments, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _finish(self) -> None:
+        """One more query, which copies what is left and ends. It may lose a node's restart."""
+        self._end_query()
+        for node in self._nodes.ids:
+            if not self._nodes[node].is_running:
+                self._nodes.start(node)
+        for _ in range(3):
+            self._start_query(once=True)
+            assert self._query is not None
+            if self._query.wait(PROGRESS_SECONDS_MAX) == 0:
+                return
+        raise AssertionError("the query does not come to its end; see query.log and spark.log")
+
+    def _end_query(self) -> None:
+        if self._query is not None:
+            try:
+                os.killpg(self._query.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._query.wait()
+            self._query = None
+
+    def _until_it_writes(self) -> None:
+        """Wait until a batch is being written: then there is something to lose, or to do twice."""
+        before = self._written_so_far()
+
+        def grows() -> bool:
+            if self._query is not None and self._query.poll() is not None:
+                self._query = None  # it has failed, as it may: a task can fail too often
+            if self._query is None:
+                self._start_query()
+            return self._written_so_far() > before
+
+        wait_until(grows, "the query does not write", PROGRESS_SECONDS_MAX)
+        if self._dice.random() < 0.5:  # any moment of a batch, then
+            time.sleep(self._dice.random())
+
+    def _written_so_far(self) -> int:
+        """Where the target ends, committed or not."""
+        ends = ask(
+            self._nodes.bootstrap,
+            lambda client: client.list_offsets("target", dict.fromkeys(range(PARTITIONS), -1)),
+        )
+        return sum(end.offset for end in ends.values())
+
+    # Its input.
+
+    def _feed(self) -> None:
+        """As much as a few batches need."""
+        for _ in range(4 * BATCH_ROWS // PUT_ROWS):
+            texts = [str(self._written + n) for n in range(PUT_ROWS)]
+            self._topics.put("source", values(*texts), partition=self._dice.randrange(PARTITIONS))
+            self._written += PUT_ROWS
+
+    # Its end.
+
+    def _kill(self, victim: str) -> None:
+        if victim == "node":
+            node = self._dice.choice(self._nodes.ids)
+            self._nodes.kill(node)
+            self._nodes.start(node)
+            self._nodes.until_active(node)
+            for topic in ("source", "target"):
+                self._nodes.until_all_in_sync(topic)
+        else:
+            assert self._query is not None
+            found = _processes({self._query.pid, *self._spark.sessions}, victim)
+            if not found:
+                return  # it has gone by itself
+            os.kill(self._dice.choice(found), signal.SIGKILL)
+            if victim == "driver":
+                self._query.wait()
+                self._query = None
+        self.kills[victim] += 1
+
+    def _judge(self) -> Outcome:
+        seen = Counter(int(value) for value in self._topics.values("target") if value is not None)
+        return Outcome(
+            kills=dict(self.kills), records=self._written,
+            missing=sum(number not in seen for number in range(self._written)),
+            twice=sum(count > 1 for count in seen.values()),
+        )  # fmt: skip
+
+
+def _processes(sessions: set[int], kind: str) -> list[int]:
+    """The processes of that kind in some sessions."""
+    marks = {
+        "driver": "org.apache.spark.deploy.SparkSubmit",
+        "executor": "CoarseGrainedExecutorBackend",
+        "worker": "pyspark.daemon",
+    }
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            command = (path / "cmdline").read_bytes().decode(errors="replace")
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if marks[kind] in command and int(fields[3]) in sessions:
+            found.append(int(path.name))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.spark.exactly_once", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--kills", type=int, default=50, help="how many (default: 50)")
+    parser.add_argument("--seed", type=int, help="decides who is killed; otherwise the time does")
+    parser.add_argument("--delivery", default="exactly-once", help="or at-least-once")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a good run")
+    options = parser.parse_args()
+    seed = int(time.time()) if options.seed is None else options.seed
+    directory = Path(tempfile.mkdtemp(prefix="tidelog-fire-"))
+    print(f"seed {seed}, in {directory}", flush=True)
+    dice = random.Random(seed)
+    victims = [dice.choice(VICTIMS) for _ in range(options.kills)]
+    fire = Fire(
+        directory, seed, delivery=options.delivery, report=lambda line: print(line, flush=True)
+    )
+    outcome = fire.run(victims)
+    print(json.dumps(asdict(outcome)), flush=True)
+    is_good = outcome.is_exactly_once == (options.delivery == "exactly-once")
+    if is_good and not options.keep:
+        shutil.rmtree(directory)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""A Spark cluster of its own: a master and workers, started from the installed Spark.
+
+Everything binds to the loopback and to free ports; leaving ends all of it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.support.cluster import wait_until
+from tidelog.spark.java import find_java
+
+HOST: Final = "127.0.0.1"
+START_SECONDS_MAX: Final = 120.0
+URL: Final = re.compile(r"Starting Spark master at (spark://\S+)")
+
+
+class Standalone(NamedTuple):
+    """A cluster that runs."""
+
+    url: str
+    sessions: list[int]
+    """Of the processes, their children too: executors, and their Python workers."""
+
+
+@contextmanager
+def standalone(directory: Path, *, workers: int = 2, memory: str = "700m") -> Iterator[Standalone]:
+    """Workers of one core each, and their master."""
+    directory.mkdir(parents=True, exist_ok=True)
+    started: list[subprocess.Popen[bytes]] = []
+    log = directory / "standalone.log"
+    try:
+        started.append(
+            _launch("master.Master", ["--port", "0", "--webui-port", "0"], directory, log)
+        )
+        wait_until(lambda: bool(_urls(log)), "the master does not start", START_SECONDS_MAX)
+        (url,) = _urls(log)
+        for number in range(workers):
+            work = str(directory / f"worker-{number}")
+            arguments = ["--port", "0", "--webui-port", "0", "--cores", "1", "--memory", memory,
+                         "--work-dir", work, url]  # fmt: skip
+            started.append(_launch("worker.Worker", arguments, directory, log))
+        wait_until(
+            lambda: log.read_text().count("Registering worker") >= workers,
+            "the workers do not join", START_SECONDS_MAX,
+        )  # fmt: skip
+        yield Standalone(url, [process.pid for process in started])
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _launch(kind: str, arguments: list[str], directory: Path, log: Path) -> subprocess.Popen[bytes]:
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home = Path(found.origin).parent
+    logging = directory / "log4j2.properties"
+    logging.write_text(LOGGING)
+    environment = {
+        **os.environ, "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "SPARK_CONF_DIR": str(directory),
+    }  # fmt: skip
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", "--host", HOST,
+             *arguments],
+            stdout=output, stderr=output, env=environment, start_new_session=True,
+        )  # fmt: skip
+
+
+def _urls(log: Path) -> list[str]:
+    return URL.findall(log.read_text())
+
+
+LOGGING: Final = """\
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
+"""
