@@ -102,7 +102,7 @@ class Log:
             return
         self._told = time.monotonic()
         for name, state in run.queries.items():
-            if self._seen.get(name) != state.batch:
+            if self._seen.get(name, -1) != state.batch:
                 self._seen[name] = state.batch
                 note(f"{self._name}: {line(name, state)}")
 

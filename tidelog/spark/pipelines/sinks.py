@@ -4,19 +4,23 @@ Rule: a query's name is its sink's, and so is its checkpoint's. Both stay the sa
 that is how a query goes on where it was.
 """
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
-from tidelog.spark.pipelines.tables import Tables, build, explained
+from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-DEAD_LETTER: Final = ".dead_letter"
+INITIALISING: Final = "Initializing sources"
+NOT_CALLED_BACK: Final = "Python worker failed to connect back"
+STARTS_MAX: Final = 5
+LOOK_SECONDS: Final = 0.05
 FORMAT: Final = "tidelog"
 QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -33,12 +37,25 @@ def start_all(session: "SparkSession", pipeline: Pipeline) -> "list[StreamingQue
         for name in query_names(pipeline):
             tables = build(session.newSession(), pipeline, name)
             with explained(f"sinks.{name}"):
-                queries.append(_start(pipeline, name, *_what(pipeline, name, tables)))
+                queries.append(_started(pipeline, name, *_what(pipeline, name, tables)))
     except BaseException:
         for query in queries:
             query.stop()
         raise
     return queries
+
+
+def _started(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "StreamingQuery":
+    """A query that has its Python processes. Spark gives up on one that has not called back after
+    ten seconds, and on a busy machine that is soon: so queries start one after another, and again
+    if need be."""
+    for _ in range(STARTS_MAX - 1):
+        query = _start(pipeline, name, sink, frame)
+        while query.isActive and query.status["message"] == INITIALISING:
+            time.sleep(LOOK_SECONDS)
+        if query.isActive or NOT_CALLED_BACK not in str(query.exception()):
+            return query
+    return _start(pipeline, name, sink, frame)
 
 
 def _what(pipeline: Pipeline, name: str, tables: Tables) -> "tuple[Sink, DataFrame]":

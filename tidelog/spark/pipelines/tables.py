@@ -8,7 +8,7 @@ import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
 from tidelog.spark.pipelines import expressions
@@ -17,6 +17,9 @@ from tidelog.spark.pipelines.spec import Pipeline, Source, SpecError, Step, opti
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+DEAD_LETTER: Final = ".dead_letter"
+"""Behind a source's name: the query that carries off what is broken there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,13 @@ def build(session: "SparkSession", pipeline: Pipeline, query: str) -> Tables:
     """Every source and every step, in order; each is a view that later ones can name in SQL.
 
     They are made for one query, and in its own session: it shows how far it is by a group of its
-    own.
+    own. One that is about dead letters needs its source alone.
     """
     tables = Tables()
+    alone = query.removesuffix(DEAD_LETTER) if query.endswith(DEAD_LETTER) else ""
     for name, source in pipeline.sources.items():
+        if alone and name != alone:
+            continue
         with explained(f"sources.{name}"):
             frame = _read(session, pipeline, source, f"{pipeline.name}.{query}")
             if source.json:
@@ -42,7 +48,7 @@ def build(session: "SparkSession", pipeline: Pipeline, query: str) -> Tables:
             if source.watermark is not None:
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
         _add(tables, name, frame)
-    for number, step in enumerate(pipeline.steps, 1):
+    for number, step in enumerate(() if alone else pipeline.steps, 1):
         with explained(f"steps[{number}] ({step.file})"):
             frame = _make(session, pipeline, step, tables)
         _add(tables, step.table, frame)
