@@ -300,6 +300,14 @@ def test_uncommitted_reads_show_all_but_markers() -> None:
     assert offsets_in(read(MIXED)) == [0, 1, 2, 3, 5, 8]
 
 
+def test_what_a_producer_writes_outside_of_its_transaction_is_shown() -> None:
+    plain = batch_of(b"plain", base=1, producer_id=7)
+
+    decoded = read(in_transaction(7, 0, b"lost") + plain, aborted=[(7, 0)])
+
+    assert offsets_in(decoded) == [1]
+
+
 def test_an_emptied_marker_ends_nothing_and_breaks_nothing() -> None:
     emptied = bytearray(marker(7, 2, commits=False)[:HEADER_BYTES])
     struct.pack_into(">i", emptied, 57, 0)
@@ -408,6 +416,24 @@ def test_headers_of_batches_that_cannot_be_are_refused() -> None:
     short = bytearray(good)
     struct.pack_into(">i", short, 8, 20)
     says(bytes(short), "cannot have 32 bytes")
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_that_holds_too_much_is_refused_before_it_is_unpacked(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "BATCH_BYTES_MAX", 1000)
+
+    assert read(batch_of(b"v" * 900, codec=codec)).batch.num_rows == 1
+    says(batch_of(b"v" * 1000, codec=codec), "1000")
+
+
+def test_a_time_beyond_64_bits_is_refused() -> None:
+    batch = bytes(encode_batch([Record(timestamp_ms=0), Record(timestamp_ms=2**63 - 1)]))
+
+    says(altered(batch, ">q", 27, 5), "outside of 64 bits")
+    says(altered(batch, ">q", 27, 5), "outside of 64 bits", wanted=("timestamp",))
+    assert offsets_in(read(altered(batch, ">q", 27, 5), wanted=("offset",))) == [0, 1]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
