@@ -25,9 +25,10 @@ from typing import Final
 
 from tests.spark.copying import Copying
 from tests.spark.standalone import standalone
-from tests.spark.topics import Topics, values
+from tests.spark.topics import Topics
 from tests.support.cluster import wait_until
 from tests.support.nodes import Nodes
+from tidelog.records import Record
 from tidelog.spark.asking import ask
 
 PARTITIONS: Final = 3
@@ -151,8 +152,10 @@ class Fire:
     def _feed(self) -> None:
         """As much as a few batches need."""
         for _ in range(4 * BATCH_ROWS // PUT_ROWS):
-            texts = [str(self._written + n) for n in range(PUT_ROWS)]
-            self._topics.put("source", values(*texts), partition=self._dice.randrange(PARTITIONS))
+            now_ms = time.time_ns() // 1_000_000  # of other times, retention would take some
+            numbers = range(self._written, self._written + PUT_ROWS)
+            records = [Record(value=b"%d" % number, timestamp_ms=now_ms) for number in numbers]
+            self._topics.put("source", records, partition=self._dice.randrange(PARTITIONS))
             self._written += PUT_ROWS
 
     # Its end.
