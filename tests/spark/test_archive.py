@@ -107,8 +107,8 @@ def session_of(spark: Any) -> Iterator[Any]:
     yield spark, lambda *_: None
 
 
-def test_a_topic_is_archived_trimmed_and_restored_as_it_was(
-    spark, topics, topic, catalog, archiver
+def test_a_topic_is_archived_trimmed_read_as_a_whole_and_restored_as_it_was(
+    spark, topics, topic, catalog, archiver, tmp_path
 ):
     archiver.once()
     transaction(topics, topic, records(500, 20), commits=True)
@@ -129,6 +129,16 @@ def test_a_topic_is_archived_trimmed_and_restored_as_it_was(
 
     assert trim(spark, topics.bootstrap, table, Keep(records=10)) == {0: 562, 1: 70}
     assert look_at(topics.bootstrap, topic).spans == {0: Span(562, 572), 1: Span(70, 80)}
+
+    topics.put(topic, records(600, 3))
+    history = {"history": "archive", "archive.warehouse": str(tmp_path / "warehouse")}
+    whole = topics.read(spark, topic, minPartitions="5", **history).orderBy("partition", "offset")
+    live = [one.value for one in records(600, 3)]
+    assert [(row.partition, row.offset, row.value) for row in whole.collect()] == [
+        *((0, one.offset, one.value) for one in logged[0]),
+        *((0, 572 + n, value) for n, value in enumerate(live)),
+        *((1, one.offset, one.value) for one in logged[1]),
+    ]
 
     done = restore(spark, topics.bootstrap, table, Wish(target=f"{topic}-again", chunk_rows=200))
     assert (done.chunks, done.skipped) == (3, 0)
@@ -268,8 +278,8 @@ def test_the_commands_archive_and_replay(
         ([0, 500], 0), ([0, 80], 0),
     ]  # fmt: skip
 
-    copy = [topic, f"{topic}-copy", "--checkpoint", str(tmp_path / "checkpoint")]
-    assert run("replay", *copy)["rows"] == 10
+    copy = [topic, f"{topic}-copy", "--checkpoint", str(tmp_path / "checkpoint"), *warehouse]
+    assert run("replay", *copy)["rows"] == 580
     topics.put(topic, records(500, 3))
     assert run("replay", *copy)["rows"] == 3
-    assert alike(topics.records(f"{topic}-copy")) == alike(topics.records(topic))
+    assert alike(topics.records(f"{topic}-copy")) == alike({0: records(0, 503), 1: records(0, 80)})

@@ -1,18 +1,17 @@
-"""Rounds of an archive, with a log that is made up and a Spark that is a loop."""
+"""Rounds of an archive, without a cluster and without a JVM."""
 
+import subprocess
+import sys
 import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from tests.unit.spark.archive.rows import batch_of
+from tests.unit.spark.archive.loop import Cluster, LoopSpark
 from tidelog.client.wire import ConnectionFailed
-from tidelog.errors import TidelogError
 from tidelog.model import Endpoint
 from tidelog.spark.archive import archiving, spans
 from tidelog.spark.archive.archiving import Archiver, NotMoved, Settings
@@ -22,47 +21,6 @@ from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import Outpaced
 from tidelog.spark.ranges import OffsetRange
-
-
-class LoopSpark:
-    """Runs tasks one after the other, here."""
-
-    def __init__(self) -> None:
-        self.rounds: list[list[Any]] = []
-        self.between: Callable[[], None] = lambda: None
-        self.defaultParallelism = 2
-        self.sparkContext = self
-
-    def parallelize(self, items: Iterable[Any], slices: int) -> "LoopSpark":
-        self.rounds.append(list(items))
-        assert slices == len(self.rounds[-1])
-        return self
-
-    def mapPartitions(self, function: Callable[[Any], Iterator[Any]]) -> "LoopSpark":  # noqa: N802
-        self._results = [one for item in self.rounds[-1] for one in function(iter([item]))]
-        return self
-
-    def collect(self) -> list[Any]:
-        self.between()
-        return self._results
-
-
-class Cluster:
-    """Topics as spans of offsets, each with a record."""
-
-    def __init__(self, **topics: dict[int, Span]) -> None:
-        self.topics = topics
-        self.broken: Callable[[OffsetRange], bool] = lambda wanted: False
-
-    def look_at(self, bootstrap: str, topic: str) -> Log:
-        return Log(topic=topic, id=uuid.UUID(int=len(topic)), spans=dict(self.topics[topic]))
-
-    def read_range(self, reading: Any, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        if self.broken(wanted):
-            raise TidelogError("the disk is on fire")
-        for start in range(wanted.start, wanted.end, 100):
-            offsets = range(start, min(start + 100, wanted.end))
-            yield batch_of(offsets, topic=wanted.topic, partition=wanted.partition)
 
 
 @pytest.fixture
@@ -221,3 +179,15 @@ def test_the_status_says_how_far_behind_the_archive_is(spark, catalog, cluster):
         (0, Span(10, 500), 15, 5, 490), (1, Span(0, 30), 0, 0, 30), (2, None, 5, 0, 0),
     ]  # fmt: skip
     assert status(archiver.tables["orders"], None)[0].lag is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_an_archive_that_is_killed_again_and_again_has_every_record_once(seed):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.spark.archive.fire", str(seed)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "archived once" in done.stdout
