@@ -247,6 +247,40 @@ def stop(
         print(f"{folder.absolute().name}: {ended.phase}")
 
 
+@app.command("pack")
+def pack(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="The archive to write.")],
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="PACKAGE", help="A package that steps use; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pack this Python with Tidelog in it, for executors on other machines.
+
+    It needs no Python there, only the same kind of system. pyspark is left
+    out: executors have that of their own Spark, which must be of the same
+    version as the one here.
+
+    \b
+    Examples:
+      tidelog pipeline pack environment.tar.gz --with pandas
+      tidelog pipeline run revenue --master spark://host:7077 --environment environment.tar.gz
+    """
+    from tidelog.spark.packing import pack as pack_files
+
+    if not file.name.endswith((".tar.gz", ".tgz")):
+        raise UserError(f"{file} must end in .tar.gz, or Spark does not unpack it")
+    if not file.absolute().parent.is_dir():
+        raise UserError(f"there is no directory {file.parent}; make it first")
+    count = pack_files(file, also=also or ())
+    size = file.stat().st_size
+    if as_json:
+        print_json({"file": str(file.absolute()), "files": count, "bytes": size})
+    else:
+        print(f"{file}: {number(count)} files, {number(size / 1e6)} MB")
+
+
 def _described(noted: "Run") -> dict[str, Any]:
     import msgspec
 

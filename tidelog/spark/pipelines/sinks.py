@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-INITIALISING: Final = "Initializing sources"
+INITIALISING: Final = "Initializing"
 NOT_CALLED_BACK: Final = "Python worker failed to connect back"
 STARTS_MAX: Final = 5
 LOOK_SECONDS: Final = 0.05
@@ -51,7 +51,7 @@ def _started(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "
     if need be."""
     for _ in range(STARTS_MAX - 1):
         query = _start(pipeline, name, sink, frame)
-        while query.isActive and query.status["message"] == INITIALISING:
+        while query.isActive and query.status["message"].startswith(INITIALISING):
             time.sleep(LOOK_SECONDS)
         if query.isActive or NOT_CALLED_BACK not in str(query.exception()):
             return query

@@ -8,6 +8,7 @@ import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DEAD_LETTER: Final = ".dead_letter"
 """Behind a source's name: the query that carries off what is broken there."""
+BEHIND: Final = ("JVM stacktrace", "==", "'", "+-", "\tat ")
+"""How lines begin that Spark puts behind a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +126,6 @@ def explained(where: str) -> Iterator[None]:
 
 def first_words(error: BaseException) -> str:
     """What an error says, without the plans and traces that Spark puts behind it."""
-    lines = str(error).strip().splitlines()
-    kept = []
-    for line in lines:
-        if not line.strip() or line.startswith(("JVM stacktrace", "==", "'", "+-", "\tat ")):
-            break
-        kept.append(line.strip())
-    return " ".join(kept) or type(error).__name__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    behind = takewhile(lambda line: line.strip() and not line.startswith(BEHIND), lines[1:])
+    return " ".join(line.strip() for line in [lines[0], *behind])
