@@ -72,12 +72,17 @@ def duration_seconds(text: str, option: str) -> float:
     return float(int(digits) * SECONDS[unit])
 
 
-@contextmanager
-def opened(warehouse: str, catalog: str | None, *, create: bool = False) -> "Iterator[Catalog]":
-    """The catalog of the options; says what to install if it cannot be."""
+def check_needed() -> None:
+    """SparkMissing, unless all that archives need is installed."""
     from tidelog.spark.session import check_installed
 
     check_installed(("pyspark", "pyarrow", "numpy", "pyiceberg"))
+
+
+@contextmanager
+def opened(warehouse: str, catalog: str | None, *, create: bool = False) -> "Iterator[Catalog]":
+    """The catalog of the options; says what to install if it cannot be."""
+    check_needed()
     from tidelog.spark.archive.catalog import open_catalog
 
     with open_catalog(warehouse, catalog, create=create) as found:
@@ -145,15 +150,16 @@ def run(
     if bool(topics) == all_topics:
         raise UserError("name topics, or say --all")
     began = time.monotonic()
-    with opened(warehouse, catalog, create=True) as found:
-        from tidelog.spark.archive.archiving import Archiver, Settings
-        from tidelog.spark.archive.logs import look_at, topic_names
-        from tidelog.spark.archive.trimming import Keep, trim
+    check_needed()
+    from tidelog.spark.archive.archiving import Archiver, Settings
+    from tidelog.spark.archive.logs import look_at, topic_names
+    from tidelog.spark.archive.trimming import Keep, trim
 
-        keep = Keep(records=keep_records, seconds=keep_seconds)
-        names = list(dict.fromkeys(topics or topic_names(bootstrap)))
-        for name in names:
-            look_at(bootstrap, name)  # a wrong name shall not cost the start of Spark
+    keep = Keep(records=keep_records, seconds=keep_seconds)
+    names = list(dict.fromkeys(topics or topic_names(bootstrap)))
+    for name in names:
+        look_at(bootstrap, name)  # a wrong name shall cost neither a catalog nor a start of Spark
+    with opened(warehouse, catalog, create=True) as found:
         settings = Settings(file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table)
         with spark_job(
             "tidelog archive", master=master, conf=conf, environment=environment,
@@ -263,7 +269,7 @@ def show_status(
 
 def _show_status(documents: Sequence[dict[str, Any]]) -> None:
     def bounds(span: list[int] | None) -> str:
-        return "-" if span is None else f"{span[0]} to {span[1]}"
+        return "-" if span is None or span[0] == span[1] else f"{span[0]} to {span[1] - 1}"
 
     print_table(
         ["topic", "partition#", "archived#", "in the log#", "lag#", "rows#", "files#", "size#"],
