@@ -74,6 +74,7 @@ COMMANDS = [
     ["pipeline"],
     ["pipeline", "new"],
     ["pipeline", "run"],
+    ["pipeline", "pack"],
     ["pipeline", "list"],
     ["pipeline", "describe"],
     ["pipeline", "stop"],
