@@ -491,6 +491,7 @@ class Broker:
         log.note_damage(damaged_at)
         _log.error("%s", log.refusal)
         self.membership.nudge()
+        partition.on_reopened(partition)  # a follower reads it again, and not only when more comes
 
     async def _drop_laggards(self) -> None:
         """See who has fallen behind, and who waits at the end of what it follows."""
