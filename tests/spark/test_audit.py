@@ -7,17 +7,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.clients import ALL, OK, create_topic, write
-from tests.faces.raw import PRODUCE_VERSION, produce_fields
+from tests.cluster.clients import ALL, create_topic, write
 from tests.support.nodes import Nodes
 from tidelog.faces.cli import audit as command
 from tidelog.faces.cli import main
 from tidelog.faces.cli.segments import segment_files
 from tidelog.model import NodeId
 from tidelog.records import Record, encode_batch, iterate_batches
+from tidelog.spark.asking import SparkClient, ask
 from tidelog.spark.audit.job import audit
 from tidelog.spark.audit.judging import Outcome
-from tidelog.wire.apis import Api
 
 pytestmark = pytest.mark.slow
 
@@ -43,14 +42,13 @@ def make_topic(nodes: Nodes, topic: str) -> None:
 def fill(nodes: Nodes, topic: str) -> None:
     """Some segments of batches, each of many records."""
     batch = encode_batch([Record(key=b"%d" % n, value=b"v" * 100) for n in range(RECORDS)])
-    for _ in range(BATCHES):
-        write_batch(nodes, topic, bytes(batch))
 
+    async def work(client: SparkClient) -> None:
+        client.forget(topic)
+        for _ in range(BATCHES):
+            await client.produce(topic, 0, batch)
 
-def write_batch(nodes: Nodes, topic: str, batch: bytes) -> None:
-    leader = nodes.partition(topic).leader
-    answer = nodes.ask(Api.PRODUCE, PRODUCE_VERSION, produce_fields(batch, topic), leader)
-    assert answer.responses[0].partition_responses[0].error_code == OK
+    ask(nodes.bootstrap, work)
 
 
 def flip(nodes: Nodes, node: NodeId, topic: str) -> int:
@@ -91,7 +89,7 @@ def test_a_flipped_byte_in_a_follower_is_found_and_named(
     make_topic(nodes, topic)
     fill(nodes, topic)
     victim = next(node for node in TRIO if node != nodes.partition(topic).leader)
-    nodes.stop(victim)
+    nodes.kill(victim)
     offset = flip(nodes, victim, topic)
     nodes.start(victim)
     nodes.until_all_in_sync(topic)
@@ -112,22 +110,26 @@ def test_a_flipped_byte_in_a_follower_is_found_and_named(
     out = json.loads(capsys.readouterr().out)
     assert code == 1
     assert out["outcome"] == "findings"
-    found = {(one["topic"], one["partition"], one["node"]) for one in out["findings"]}
-    assert found == {(topic, 0, victim)}
-    assert any(one["first"] == offset for one in out["findings"]), out["findings"]
+    (found,) = out["findings"]
+    assert (found["topic"], found["partition"], found["node"]) == (topic, 0, victim)
+    assert (found["first"], found["last"]) == (offset, offset + RECORDS - 1)
+    assert found["fault"] == "corrupt"
     assert {one["end"] for one in out["replicas"]} == {BATCHES * RECORDS}
     assert f"{topic}-0 on node {victim}" in report.read_text()
     rows = spark.read.parquet(str(table))
-    assert rows.where("kind = 'batch'").select("replica", "base_offset").distinct().count() >= (
-        2 * BATCHES
-    )
+    assert rows.where("kind = 'batch'").count() == len(TRIO) * BATCHES
+    assert rows.where("kind = 'bad'").count() == 1
+    # Asked for it again, the node has fetched it from the leader.
+    nodes.until_all_in_sync(topic)
+    leader = nodes.partition(topic).leader
+    assert nodes.log_bytes(victim, topic) == nodes.log_bytes(leader, topic)
 
 
 def test_living_traffic_a_catch_up_and_another_leader_are_no_findings(nodes, spark, topic):
     make_topic(nodes, topic)
     fill(nodes, topic)
     leader = nodes.partition(topic).leader
-    nodes.stop(leader)
+    nodes.kill(leader)
     nodes.until(lambda: nodes.partition(topic).leader in set(TRIO) - {leader}, "nobody leads")
     fill(nodes, topic)
     nodes.start(leader)
@@ -145,7 +147,7 @@ def test_who_is_away_is_named_and_nothing_is_called_clean(nodes, spark, topic):
     make_topic(nodes, topic)
     fill(nodes, topic)
     away = next(node for node in TRIO if node != nodes.partition(topic).leader)
-    nodes.stop(away)
+    nodes.kill(away)
     nodes.until_active(*(node for node in TRIO if node != away))
     try:
         done = audit(spark, nodes.bootstrap, [topic])
