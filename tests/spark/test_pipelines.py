@@ -1,0 +1,221 @@
+"""Pipelines on a real Spark: what they write is right, and there once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.spark.topics import Topics
+from tests.support.node import TIDELOG
+from tidelog.records import Record
+from tidelog.spark.asking import ask
+from tidelog.spark.pipelines.iceberg import Catalog
+from tidelog.spark.pipelines.sinks import query_names, start_all
+from tidelog.spark.pipelines.spec import Pipeline, SpecError, load
+from tidelog.spark.pipelines.tables import build
+from tidelog.spark.pipelines.topics import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+BATCH_SECONDS_MAX = 300
+MIDNIGHT = 1_767_225_600
+"""2026-01-01, in seconds."""
+
+REVENUE = """
+SELECT date_format(window.start, 'HH:mm:ss') AS begins, region, sum(total) AS revenue
+FROM kept GROUP BY window(at, '10 seconds'), region
+"""
+KEPT = """
+def transform(spark, tables):
+    return tables["orders"].where("total > 0")
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, topics: Topics, topic: str) -> Pipeline:
+    """Orders to revenue, with every kind of sink and dead letters; their topics are made."""
+    folder = tmp_path / "sales"
+    folder.mkdir()
+    (folder / "revenue.sql").write_text(REVENUE)
+    (folder / "kept.py").write_text(KEPT)
+    orders = {
+        "topic": topic, "json": "region string, total double, at timestamp",
+        "dead_letter": f"{topic}-broken", "watermark": {"column": "at", "delay": "10 seconds"},
+    }  # fmt: skip
+    document = {
+        "bootstrap": topics.bootstrap,
+        "topics": {name: {"partitions": 1} for name in (topic, f"{topic}-latest")},
+        "sources": {"orders": orders},
+        "steps": [{"python": "kept.py"}, {"sql": "revenue.sql"}],
+        "sinks": {
+            "latest": {
+                "from": "revenue", "bucket": f"{topic}-latest", "mode": "update",
+                "key": "concat(region, ' ', begins)", "value": "revenue",
+            },
+            "final": {"from": "revenue", "iceberg": "sales.revenue"},
+        },
+    }  # fmt: skip
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
+    made = load(folder)
+    ask(topics.bootstrap, lambda client: prepare(client, made))
+    return made
+
+
+def order(region: str, total: Any, second: int) -> Record:
+    minute, rest = divmod(second, 60)
+    at = f"2026-01-01T00:{minute:02}:{rest:02}Z"
+    text = json.dumps({"region": region, "total": total, "at": at})
+    return Record(key=region.encode(), value=text.encode(), timestamp_ms=1000)
+
+
+def run_once(spark: "SparkSession", pipeline: Pipeline) -> None:
+    for query in start_all(spark, pipeline):
+        assert query.awaitTermination(BATCH_SECONDS_MAX), f"{query.name} takes too long"
+
+
+def forget_the_last_commit(pipeline: Pipeline) -> None:
+    """What is left when a driver dies after a batch was written, and before it noted that."""
+    for query in query_names(pipeline):
+        commits = Path(pipeline.path(pipeline.checkpoint)) / query / "commits"
+        last = max((file for file in commits.iterdir() if file.name.isdigit()), key=_number)
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def _number(file: Path) -> int:
+    return int(file.name)
+
+
+class Seen:
+    """What a pipeline has written, as others read it."""
+
+    def __init__(self, pipeline: Pipeline, topics: Topics, topic: str) -> None:
+        def told(name: str) -> list[Record]:
+            return [one for some in topics.records(f"{topic}-{name}").values() for one in some]
+
+        self.bucket = [(text(one.key), text(one.value)) for one in told("latest")]
+        self.broken = [(text(one.value), dict(one.headers)) for one in told("broken")]
+        scan = Catalog.of(pipeline, {}).table("sales.revenue").scan().to_arrow()
+        self.table = sorted(
+            (one["region"], one["begins"], one["revenue"]) for one in scan.to_pylist()
+        )
+
+
+def text(data: bytes | None) -> str:
+    return "" if data is None else data.decode()
+
+
+def test_orders_become_revenue_and_are_counted_once_even_if_batches_are_repeated(
+    spark: "SparkSession", pipeline: Pipeline, topics: Topics, topic: str
+) -> None:
+    topics.put(topic, [
+        order("north", 1.5, 1), order("south", 2.0, 2), order("north", 3.0, 9),
+        order("north", -1.0, 3), Record(value=b'{"region": "nor', timestamp_ms=1000),
+        order("east", "much", 4),
+    ])  # fmt: skip
+    run_once(spark, pipeline)
+    forget_the_last_commit(pipeline)
+    topics.put(topic, [order("west", 5.0, 300)])  # time goes on, and the first window closes
+    run_once(spark, pipeline)
+    forget_the_last_commit(pipeline)
+    topics.put(topic, [order("south", 100.0, 2)])  # too late for its window
+    run_once(spark, pipeline)
+
+    seen = Seen(pipeline, topics, topic)
+    assert seen.bucket == [
+        ("north 00:00:00", "4.5"), ("south 00:00:00", "2.0"), ("west 00:05:00", "5.0"),
+    ]  # fmt: skip
+    assert seen.table == [("north", "00:00:00", 4.5), ("south", "00:00:00", 2.0)]
+    (cut, cut_headers), (wrong, _) = seen.broken
+    assert cut == '{"region": "nor'
+    assert json.loads(wrong)["total"] == "much"
+    assert (cut_headers["topic"], cut_headers["offset"]) == (topic.encode(), b"4")
+    assert b"no JSON with the fields region string" in (cut_headers["error"] or b"")
+    assert topics.group("sales.latest") != {}
+
+
+def test_a_broken_value_without_a_dead_letter_names_its_place_and_the_keys_to_set(
+    spark: "SparkSession", pipeline: Pipeline, topics: Topics, topic: str
+) -> None:
+    topics.put(topic, [order("north", 1.0, 1), Record(value=b"[", timestamp_ms=1000)])
+    document = yaml.safe_load((pipeline.folder / "pipeline.yaml").read_text())
+    del document["sources"]["orders"]["dead_letter"]
+    document["sinks"] = {"copy": {"from": "kept", "topic": f"{topic}-copy"}}
+    (pipeline.folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
+    (query,) = start_all(spark, load(pipeline.folder))
+
+    with pytest.raises(Exception, match=f"{topic}-0 has at offset 1 .* dead_letter: TOPIC"):
+        query.awaitTermination(BATCH_SECONDS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("revenue.sql", "SELECT nothing FROM orders", r"steps\[2\] \(revenue\.sql\): .*`nothing`"),
+        ("kept.py", "x = 1", r"steps\[1\] \(kept\.py\): it has no function `transform"),
+        ("kept.py", "def transform(spark, tables): return 1", r"returned int; it must be"),
+        ("kept.py", "def transform(spark, tables): tables['x']", r"steps\[1\].*KeyError: 'x'"),
+    ],
+)
+def test_a_step_that_is_wrong_is_named(
+    spark: "SparkSession", pipeline: Pipeline, file: str, content: str, complaint: str
+) -> None:
+    (pipeline.folder / file).write_text(content)
+
+    with pytest.raises(SpecError, match=complaint):
+        build(spark.newSession(), pipeline, "copy")
+
+
+def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(
+    tmp_path: Path, topics: Topics, topic: str
+) -> None:
+    """The whole command, with a Spark of its own and made-up orders."""
+    command = [sys.executable, "-c", TIDELOG, "pipeline"]
+    folder = str(tmp_path / "revenue")
+    made = subprocess.run(
+        [*command, "new", folder, "--bootstrap", topics.bootstrap, "--json"], capture_output=True
+    )
+    assert made.returncode == 0, made.stderr
+    options = ["--master", "local[2]", "--every", "1 second", "--json"]
+    running = subprocess.Popen(
+        [*command, "run", folder, *options], stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    try:
+        queries = set()
+        for line in running.stdout:
+            event = json.loads(line)
+            if event["event"] == "batch" and event["rows"]:
+                queries.add(event["query"])
+            if len(queries) == 3:
+                break
+        listed = _asked(command, "list", str(tmp_path))
+        described = _asked(command, "describe", folder)
+        stopped = _asked(command, "stop", folder)
+        assert running.wait(60) == 0
+    finally:
+        if running.poll() is None:
+            os.kill(running.pid, signal.SIGKILL)
+            running.wait()
+        running.stdout.close()
+
+    assert queries == {"latest", "final", "orders.dead_letter"}
+    assert [one["phase"] for one in listed] == ["running"]
+    assert described["queries"]["latest"]["lag_now"] is not None
+    assert stopped["phase"] == "stopped"
+    assert topics.group("revenue.latest") != {}
+
+
+def _asked(command: list[str], *arguments: str) -> Any:
+    ended = subprocess.run([*command, *arguments, "--json"], capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
