@@ -182,6 +182,30 @@ def test_no_part_makes_a_batch_that_is_too_large(records: list[Record], bytes_ma
         assert len(batch) <= bytes_max
 
 
+def test_what_is_small_counts_too_when_there_is_much_of_it() -> None:
+    """Times far apart, many empty headers, and the header of the batch itself."""
+    times = pa.array([n % 2 * 2**50 for n in range(900)], pa.timestamp("ms", "UTC"))
+    empty = pa.nulls(900, pa.binary())
+    headers = pa.array([[{"key": "", "value": None}] * 60] * 900, ARROW["headers"])
+    for timestamps, some in ((times, None), (None, headers)):
+        for part in cut(empty, empty, some, bytes_max=1000):
+            batch = encoded(
+                empty[part], empty[part], headers=None if some is None else some[part],
+                timestamps=None if timestamps is None else timestamps[part],
+            )  # fmt: skip
+            assert len(batch) <= 1000
+    sent = 0
+    for size in range(850, 1000):
+        value = pa.array([b"v" * size])
+        try:
+            cut(empty[:1], value, bytes_max=1000)
+        except CannotEncode:
+            continue
+        sent += 1
+        assert len(encoded(empty[:1], value)) <= 1000
+    assert 40 < sent < 100
+
+
 def test_batches_are_filled_before_another_is_begun() -> None:
     value = pa.array([b"v" * 100] * 1000)
 
