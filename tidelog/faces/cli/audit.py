@@ -130,10 +130,16 @@ def _show(done: "Audit", report: Path | None, table: Path | None) -> None:
         gone = "; it is gone by now" if one.is_gone else ""
         note(f"not read: {one.topic}-{one.partition} on node {one.node}: {one.why}{gone}")
     print(
-        f"{verdict.outcome}: {len(verdict.findings)} findings in {len(replicas)} replicas of "
-        f"{len({one.place for one in replicas})} partitions; {number(done.batches)} batches, "
-        f"{number(done.records)} records, {number(done.bytes)} bytes in {done.seconds:.1f} s"
+        f"{verdict.outcome}: {_count(len(verdict.findings), 'finding')} in "
+        f"{_count(len(replicas), 'replica')} of "
+        f"{_count(len({one.place for one in replicas}), 'partition')}; "
+        f"{number(done.batches)} batches, {number(done.records)} records, "
+        f"{number(done.bytes)} bytes in {done.seconds:.1f} s"
     )
     for what, where in (("report", report), ("table", table)):
         if where is not None:
             note(f"{what}: {where}")
+
+
+def _count(things: int, name: str) -> str:
+    return f"{number(things)} {name}{'' if things == 1 else 's'}"

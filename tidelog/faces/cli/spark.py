@@ -5,6 +5,7 @@ what goes on.
 """
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,9 @@ def spark_job(
         TimeElapsedColumn(), console=Console(stderr=True), transient=True,
         disable=not (visible and sys.stderr.isatty()),
     )  # fmt: skip
-    with bar:
+    with bar, warnings.catch_warnings():
+        # Whatever pandas is there: our jobs use none.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
         task = bar.add_task("starting Spark", total=None)
 
         def on_progress(what: str, done: int, total: int) -> None:

@@ -62,7 +62,7 @@ def _topic(page: Page, one: TopicSummary, seconds: int) -> None:
     page.lines(f"Bytes per second; {each}", [Series(name="bytes/s", points=volumes)], ticks)
     for sizes in one.histograms:
         bars = [(float(each.below.bit_length()), each.things) for each in sizes.bins]
-        labels = [(at, f"<{short(2 ** (at - 1))}") for at, _ in bars]
+        labels = [(at, f"<{power(int(at) - 1)}") for at, _ in bars]
         page.bars(
             f"{sizes.what.capitalize()}: mean {sizes.mean:,.1f}, half are below "
             f"{sizes.median_below:,}, 99 of 100 below {sizes.most_below:,}",
@@ -115,6 +115,12 @@ def _lags(page: Page, lags: Sequence[Lag]) -> None:
             ["Group", "Last#", "Most#"],
             [(one.group, f"{one.last:,}", f"{one.most:,}") for one in found],
         )
+
+
+def power(exponent: int) -> str:
+    """2**10 as 1 Ki."""
+    unit, rest = divmod(exponent, 10)
+    return f"{2**rest} {('', 'Ki', 'Mi', 'Gi', 'Ti')[unit]}".strip()
 
 
 def ratio(payload: float, stored: float) -> str:
