@@ -29,7 +29,7 @@ from tidelog.spark.archive.trimming import Keep, trim
 from tidelog.spark.asking import SparkClient, ask
 from tidelog.spark.ranges import OffsetRange
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TIME_MS = 1_700_000_000_000
 

@@ -32,6 +32,7 @@ from tidelog.spark.archive.files import (
 from tidelog.spark.archive.logs import Log, look_at
 from tidelog.spark.archive.spans import extended, lacking, next_round, rows_for, whole
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
+from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
@@ -208,8 +209,7 @@ class Archiver:
 
     def _run(self, plan: Sequence[Task]) -> list[Moved]:
         reading = Reading(bootstrap=self._bootstrap, columns=NAMES)
-        tasks = self._spark.sparkContext.parallelize(plan, len(plan))
-        return tasks.mapPartitions(partial(move, reading)).collect()
+        return run_tasks(self._spark, plan, partial(move, reading), "archiving")
 
     def _commit(self, results: Sequence[Moved]) -> bool:
         """Commit what was moved, topic by topic; whether all of it was."""

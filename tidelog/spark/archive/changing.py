@@ -63,7 +63,12 @@ class Change:
         function = runpy.run_path(str(self.python)).get(FUNCTION)
         if not callable(function):
             raise ConfigError(f"--python {self.python} has no function {FUNCTION}(records)")
-        changed: DataFrame = function(rows)
+        try:
+            changed: DataFrame = function(rows)
+        except Exception as error:  # whatever the user's code does
+            raise ConfigError(
+                f"{FUNCTION}() in {self.python} failed: {type(error).__name__}: {error}"
+            ) from error
         if not hasattr(changed, "columns"):
             raise ConfigError(f"{FUNCTION}() in {self.python} returned no DataFrame: {changed!r}")
         return changed

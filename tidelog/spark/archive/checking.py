@@ -10,6 +10,7 @@ from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.archive.tables import TopicTable
+from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.progress import OnProgress, watched
 
 if TYPE_CHECKING:
@@ -84,11 +85,9 @@ def verify(
         for file in files
         if not _is_claimed(file, table.spans.get(file.partition))
     ]
-    if not files:
-        return outside
-    with watched(spark, f"verifying {table.topic}", on_progress):
-        tasks = spark.sparkContext.parallelize(files, len(files))
-        return outside + tasks.mapPartitions(partial(find_damage, table.storage)).collect()
+    what = f"verifying {table.topic}"
+    with watched(spark, what, on_progress):
+        return outside + run_tasks(spark, files, partial(find_damage, table.storage), what)
 
 
 def _is_claimed(file: ArchivedFile, span: Span | None) -> bool:

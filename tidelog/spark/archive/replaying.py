@@ -6,11 +6,12 @@ Rule 2: a row stays in its partition and keeps its time and headers, unless a ch
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError
 from tidelog.spark.archive.changing import NO_CHANGE, Change
 from tidelog.spark.archive.logs import look_at, look_at_or_make
+from tidelog.spark.archive.tasks import blaming_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,19 +60,22 @@ def start(
 ) -> "StreamingQuery":
     """Begin, or go on; the query ends by itself unless it runs for good."""
     prepare(bootstrap, replay)
-    rows = spark.readStream.format("tidelog").options(**replay.read_options(bootstrap)).load()
-    changed = replay.change.apply(rows)
-    if replay.by_key and "partition" in changed.columns:
-        changed = changed.drop("partition")
-    writer = changed.writeStream.format("tidelog").options(
-        **{
-            "kafka.bootstrap.servers": bootstrap, "topic": replay.target,
-            "includeTimestamp": "true", "checkpointLocation": replay.checkpoint,
-            "kafka.compression.type": replay.codec,
-        }
-    )  # fmt: skip
-    when: dict[str, Any] = {"processingTime": "0 seconds"} if for_good else {"availableNow": True}
-    return writer.queryName(f"replay {replay.source}").trigger(**when).start()
+    with blaming_spark(f"replaying {replay.source}"):
+        rows = spark.readStream.format("tidelog").options(**replay.read_options(bootstrap)).load()
+        changed = replay.change.apply(rows)
+        if replay.by_key and "partition" in changed.columns:
+            changed = changed.drop("partition")
+        writer = changed.writeStream.format("tidelog").options(
+            **{
+                "kafka.bootstrap.servers": bootstrap, "topic": replay.target,
+                "includeTimestamp": "true", "checkpointLocation": replay.checkpoint,
+                "kafka.compression.type": replay.codec,
+            }
+        )  # fmt: skip
+        writer = writer.queryName(f"replay {replay.source}")
+        if for_good:
+            return writer.trigger(processingTime="0 seconds").start()
+        return writer.trigger(availableNow=True).start()
 
 
 def prepare(bootstrap: str, replay: Replay) -> None:

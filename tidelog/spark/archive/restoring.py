@@ -29,6 +29,7 @@ from tidelog.spark.archive.files import NAMES, ArchivedRange, read_archived
 from tidelog.spark.archive.logs import Log, look_at, look_at_or_make
 from tidelog.spark.archive.spans import Span, Spans
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
+from tidelog.spark.archive.tasks import blaming_spark
 from tidelog.spark.asking import ask
 from tidelog.spark.columns import ddl
 from tidelog.spark.progress import OnProgress, watched
@@ -269,13 +270,15 @@ def write_chunk(
     spark: "SparkSession", bootstrap: str, table: TopicTable, wish: Wish, job: Job, number: int
 ) -> None:
     """Write one chunk, unless it was written before."""
-    rows = wish.change.apply(archived_rows(spark, table, job.chunk(table.topic, number)))
+    archived = archived_rows(spark, table, job.chunk(table.topic, number))
     options = {
         "kafka.bootstrap.servers": bootstrap, "topic": wish.target, "includeTimestamp": "true",
         "txnAppId": job.application, "txnVersion": str(number),
         "kafka.compression.type": wish.codec,
     }  # fmt: skip
-    rows.write.format("tidelog").mode("append").options(**options).save()
+    with blaming_spark(f"restoring into {wish.target}"):
+        rows = wish.change.apply(archived)
+        rows.write.format("tidelog").mode("append").options(**options).save()
 
 
 def archived_rows(
