@@ -110,7 +110,7 @@ def restore(
       tidelog restore orders --warehouse ./archive --to march \\
           --from-time 2026-03-01 --to-time 2026-04-01
       tidelog restore orders --warehouse ./archive --to paid \\
-          --sql "SELECT * FROM records WHERE value LIKE '%paid%'"
+          --sql "SELECT * FROM records WHERE string(value) LIKE '%paid%'"
     """
     with opened(warehouse, catalog) as found:
         from tidelog.spark.archive.catalog import load_topic
