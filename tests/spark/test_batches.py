@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.spark.topics import values
+from tests.spark.topics import NOW_MS, values
 from tidelog.client.partitioner import partition_for
 from tidelog.records import Codec, Record
 from tidelog.spark.asking import ask
@@ -15,7 +15,7 @@ def test_a_topic_is_a_table_with_the_columns_of_spark_s_kafka_source(spark, topi
     topics.make(topic, 2)
     topics.put(topic, values("a", "b"), codec=Codec.ZSTD)
     headers = (("h", b"1"), ("h", None))
-    record = Record(key=b"k", value=None, timestamp_ms=1_700_000_000_123, headers=headers)
+    record = Record(key=b"k", value=None, timestamp_ms=NOW_MS, headers=headers)
     topics.put(topic, [record], partition=1)
 
     rows = topics.read(spark, topic, includeHeaders="true")
@@ -28,7 +28,7 @@ def test_a_topic_is_a_table_with_the_columns_of_spark_s_kafka_source(spark, topi
     assert (first.value, second.value) == (b"a", b"b")
     assert (first.key, first.headers, first.topic) == (None, None, topic)
     assert (third.key, third.value, third.partition, third.offset) == (b"k", None, 1, 0)
-    assert third.timestamp.timestamp() == 1_700_000_000.123
+    assert third.timestamp.timestamp() == NOW_MS / 1000
     assert [(one.key, one.value) for one in third.headers] == [("h", b"1"), ("h", None)]
     assert topics.read(spark, topic).columns == rows.columns[:-1]
 
@@ -42,15 +42,16 @@ def test_offsets_and_times_bound_what_is_read(spark, topics, topic):
 
     assert read(startingOffsets=json.dumps({topic: {"0": 2}})) == "cdef"
     assert read(endingOffsets=json.dumps({topic: {"0": 2}})) == "ab"
-    assert read(startingTimestamp="1003", endingTimestamp="1005") == "de"
+    assert read(startingTimestamp=str(NOW_MS + 3), endingTimestamp=str(NOW_MS + 5)) == "de"
     assert read(minPartitions="4") == "abcdef"
 
 
 def test_filters_reach_the_log_if_spark_passes_them_on(spark, topics, topic):
     topics.make(topic, 2)
-    topics.put(
-        topic, [Record(key=b"k%d" % (n % 3), value=b"%d" % n, timestamp_ms=n) for n in range(9)]
-    )
+    keyed = [
+        Record(key=b"k%d" % (n % 3), value=b"%d" % n, timestamp_ms=NOW_MS + n) for n in range(9)
+    ]
+    topics.put(topic, keyed)
     topics.put(topic, values("other"), partition=1)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -59,7 +60,9 @@ def test_filters_reach_the_log_if_spark_passes_them_on(spark, topics, topic):
         )
         assert sorted(row.value for row in rows.collect()) == [b"4", b"7"]
         assert "offset" not in _spark_filters(rows)
-        late = topics.read(spark, topic).where("timestamp >= timestamp_millis(7) and partition = 0")
+        late = topics.read(spark, topic).where(
+            f"timestamp >= timestamp_millis({NOW_MS + 7}) and partition = 0"
+        )
         assert sorted(row.value for row in late.collect()) == [b"7", b"8"]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

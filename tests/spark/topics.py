@@ -1,7 +1,8 @@
 """What a test writes and reads beside Spark, with a client of its own."""
 
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.client.consumer import Consumer
 from tidelog.model import Offset, TopicPartition
@@ -10,6 +11,9 @@ from tidelog.spark.asking import SparkClient, ask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+NOW_MS: Final = time.time_ns() // 1_000_000
+"""When records are from: older ones than a week are taken by retention, sooner or later."""
 
 
 class Topics:
@@ -84,4 +88,5 @@ class Topics:
 
 
 def values(*texts: str) -> list[Record]:
-    return [Record(value=text.encode(), timestamp_ms=1000 + n) for n, text in enumerate(texts)]
+    """Records, a millisecond after each other."""
+    return [Record(value=text.encode(), timestamp_ms=NOW_MS + n) for n, text in enumerate(texts)]
