@@ -34,8 +34,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         yield started
 
 
-def make_topic(nodes: Nodes, topic: str) -> None:
-    create_topic(nodes.bootstrap, topic, [TRIO], segment_bytes=str(SEGMENT_BYTES))
+def make_topic(nodes: Nodes, topic: str, **config: str) -> None:
+    create_topic(nodes.bootstrap, topic, [TRIO], segment_bytes=str(SEGMENT_BYTES), **config)
     nodes.until_all_in_sync(topic)
 
 
@@ -144,7 +144,7 @@ def test_living_traffic_a_catch_up_and_another_leader_are_no_findings(nodes, spa
 
 
 def test_who_is_away_is_named_and_nothing_is_called_clean(nodes, spark, topic):
-    make_topic(nodes, topic)
+    make_topic(nodes, topic, cleanup_policy="compact")
     fill(nodes, topic)
     away = next(node for node in TRIO if node != nodes.partition(topic).leader)
     nodes.kill(away)
@@ -156,4 +156,6 @@ def test_who_is_away_is_named_and_nothing_is_called_clean(nodes, spark, topic):
 
     assert done.verdict.outcome is Outcome.INCOMPLETE
     assert [one.node for one in done.verdict.unread] == [away]
+    assert topic in done.plan.compacted
+    assert done.records > 0
     assert done.verdict.findings == ()

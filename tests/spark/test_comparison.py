@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from tidelog.spark.audit.compare import Comparison, to_arrow
+from tidelog.spark.audit.contents import CONTENT
 from tidelog.spark.audit.found import Found
 from tidelog.spark.audit.plan import Plan, Replica
-from tidelog.spark.audit.walk import Content, Kind, Row
+from tidelog.spark.audit.walk import Kind, Row
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +25,14 @@ def batch(
     )  # fmt: skip
 
 
-def records(topic: str, node: int, contents: Sequence[Content]) -> Row:
-    return batch(topic, node, 0, count=100)._replace(contents=list(contents))
+def records(topic: str, node: int, contents: Sequence[dict[str, object]]) -> Row:
+    return batch(topic, node, 0, count=100)._replace(contents=pa.array(contents, CONTENT))
 
 
-def content(offset: int, key: int, *, is_tombstone: bool = False, what: int = 7) -> Content:
-    return Content(offset, key, what, is_tombstone)
+def content(
+    offset: int, key: int, *, is_tombstone: bool = False, what: int = 7
+) -> dict[str, object]:
+    return {"offset": offset, "key": key, "content": what, "is_tombstone": is_tombstone}
 
 
 ROWS = [

@@ -2,6 +2,7 @@
 
     plan.py      which replicas there are, and how far each may be read
     walk.py      one replica's batches, one after the other: what is there, what is wrong; pure
+    contents.py  the records of a batch, by their hashes (hashing.py), for compacted topics
     replica.py   asks one broker for one replica
     compare.py   what Spark is asked of all those batches
     found.py     and what it tells

@@ -10,12 +10,14 @@ Rule 3: batches of compacted topics may differ, since each replica cleans at its
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from tidelog.model import NO_EPOCH, NodeId, Offset
 from tidelog.records import TRANSACTIONAL
+from tidelog.spark.audit.contents import CONTENT
 from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, Seen
 from tidelog.spark.audit.plan import STRETCH_OFFSETS_MIN, TASKS_PER_CORE, Plan
 from tidelog.spark.audit.replica import Asking, read_stretch
@@ -27,14 +29,6 @@ if TYPE_CHECKING:
 LISTED_MAX: Final = 50
 """Of each kind, for each replica or partition."""
 
-CONTENT: Final = pa.struct(
-    [
-        ("offset", pa.int64()),
-        ("key", pa.int64()),
-        ("content", pa.int64()),
-        ("is_tombstone", pa.bool_()),
-    ]
-)
 ARROW: Final = pa.schema(
     [
         ("topic", pa.string()), ("partition", pa.int32()), ("replica", pa.int32()),
@@ -79,16 +73,20 @@ def read_all(spark: "SparkSession", asking: Asking, stretches: Sequence[Stretch]
 
 def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in Row._fields]
-    contents = [
-        None if one is None else [content._asdict() for content in one] for one in columns[-1]
+    arrays = [
+        pa.array(values, field.type) for values, field in zip(columns[:-1], ARROW, strict=False)
     ]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(values, field.type)
-            for values, field in zip([*columns[:-1], contents], ARROW, strict=True)
-        ],
-        schema=ARROW,
-    )
+    return pa.RecordBatch.from_arrays([*arrays, _lists(columns[-1])], schema=ARROW)
+
+
+def _lists(contents: Sequence[pa.StructArray | None]) -> pa.Array:
+    """A list of records for each row, or null."""
+    lengths = [0 if one is None else len(one) for one in contents]
+    edges = pa.array([0, *accumulate(lengths)], pa.int32())
+    given = [one for one in contents if one is not None]
+    values = pa.concat_arrays(given) if given else pa.array([], CONTENT)
+    mask = pa.array([one is None for one in contents], pa.bool_())
+    return pa.ListArray.from_arrays(edges, values, mask=mask)
 
 
 class Comparison:

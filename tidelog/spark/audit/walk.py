@@ -7,13 +7,12 @@ Rule 3: a bad batch is a row, and then asked for once more: the node looks at it
         mends it. What comes then is a row, too.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import blake2b
 from typing import NamedTuple
 
+import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import ADVICE
@@ -30,12 +29,11 @@ from tidelog.model import (
 from tidelog.records import (
     MAGIC,
     BatchHeader,
-    Record,
     batch_size_at,
     crc_matches,
-    decode_batch,
     read_header,
 )
+from tidelog.spark.audit.contents import contents_of
 
 
 class Kind(StrEnum):
@@ -50,17 +48,6 @@ class Kind(StrEnum):
     """Retention came before the audit."""
     UNREACHABLE = "unreachable"
     """The node did not answer, or not with this."""
-
-
-class Content(NamedTuple):
-    """A record of a compacted topic, as far as it takes to compare it."""
-
-    offset: Offset
-    key: int | None
-    """A hash; None of a record without a key, and of a marker."""
-    content: int
-    """A hash of key, value, headers and time."""
-    is_tombstone: bool
 
 
 class Row(NamedTuple):
@@ -82,7 +69,8 @@ class Row(NamedTuple):
     base_sequence: int = NO_SEQUENCE
     max_timestamp_ms: int = NO_TIMESTAMP
     problem: str | None = None
-    contents: list[Content] | None = None
+    contents: pa.StructArray | None = None
+    """The records, of a compacted topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,10 +196,10 @@ class Walk:
             header, batch = read_header(buffer, at), buffer[at : at + size]
             is_first = self.position == asked_for
             problem = self._problem(header, batch, watermark, is_first=is_first)
-            contents: list[Content] | None = None
+            contents: pa.StructArray | None = None
             if problem is None and self.stretch.is_compacted:
                 try:
-                    contents = _contents(header, batch)
+                    contents = contents_of(header, batch)
                 except CorruptMessage as error:
                     problem = str(error)
             if problem is not None:
@@ -257,7 +245,7 @@ class Walk:
         last = max(self._after_suspect - 1, self.position)
         return self._row(Kind.BAD, self.position, last, problem)
 
-    def _batch(self, header: BatchHeader, contents: list[Content] | None) -> Row:
+    def _batch(self, header: BatchHeader, contents: pa.StructArray | None) -> Row:
         at = self.stretch
         return Row(
             at.topic, at.partition, at.replica, Kind.BATCH, header.base_offset, header.last_offset,
@@ -266,28 +254,3 @@ class Walk:
             producer_epoch=header.producer_epoch, base_sequence=header.base_sequence,
             max_timestamp_ms=header.max_timestamp, contents=contents,
         )  # fmt: skip
-
-
-def _contents(header: BatchHeader, batch: memoryview) -> list[Content]:
-    return [
-        Content(
-            record.offset,
-            None if record.key is None or header.is_control else _hash(record.key),
-            _hash(_whole(record)),
-            record.value is None,
-        )
-        for record in decode_batch(batch)
-    ]
-
-
-def _whole(record: Record) -> bytes:
-    """A record as bytes that only an equal one has, whatever batch it lies in."""
-    parts: list[bytes] = []
-    for field_ in (record.key, record.value, *(part for pair in record.headers for part in pair)):
-        data = field_.encode() if isinstance(field_, str) else field_
-        parts += (struct.pack(">q", -1 if data is None else len(data)), data or b"")
-    return struct.pack(">qq", record.timestamp_ms, len(record.headers)) + b"".join(parts)
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)

@@ -134,7 +134,7 @@ def test_records_of_compacted_topics_are_told_by_their_hashes():
     (row,) = walk(0, 10, is_compacted=True).take(answer(batch(0)))
     (same,) = walk(0, 10, is_compacted=True).take(answer(batch(0, epoch=7)))
 
-    assert row.contents is not None and len(row.contents) == 10
-    assert row.contents == same.contents
-    assert len({one.key for one in row.contents}) == 10
-    assert [one.offset for one in row.contents] == list(range(10))
+    assert row.contents is not None and row.contents == same.contents
+    found = row.contents.to_pylist()
+    assert [one["offset"] for one in found] == list(range(10))
+    assert len({one["key"] for one in found}) == 10
