@@ -1,5 +1,6 @@
 """Replicas that move while nodes fail; and bugs planted in it, which its invariants find."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -87,6 +88,33 @@ def test_a_follower_that_asks_before_its_leader_knows_of_it_gets_in_sync() -> No
         stage.run_until(lambda: not stage.state.is_moving)
 
 
+def test_what_is_moved_away_while_its_node_starts_leaves_no_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, looked = Broker._remove_leftovers, []
+
+    async def look_and_wait_for_the_move(self: Broker) -> None:
+        await look(self)
+        looked.append(self)
+        while PLACE in self._known():
+            await asyncio.sleep(0.01)
+
+    with a_stage() as stage:
+        first, second, third = stage.nodes
+        stage.commit(5)
+        stage.world.crash(third)
+        stage.run_until(lambda: third not in stage.state.in_sync)
+        monkeypatch.setattr(Broker, "_remove_leftovers", look_and_wait_for_the_move)
+        stage.world.restart(third)
+        stage.run_until(lambda: looked)
+        order(stage, first, second)
+        stage.run_until(lambda: stage.world.is_up(third))
+        disk = stage.world.machines[third].disk
+        root = looked[0]._directory.root
+        assert disk.is_directory(root)
+        assert str(PLACE) not in disk.list(root)
+
+
 # Planted.
 
 
@@ -132,4 +160,4 @@ def test_a_move_that_ends_before_its_copies_are_there_is_found(
 def test_files_that_are_left_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = (Broker, "_finish_removals", leave_files_behind)
 
-    assert find(monkeypatch, plant, ("crash", "stop", "move"), range(13, 15)) == LEFT
+    assert find(monkeypatch, plant, ("crash", "stop", "move"), range(6, 8)) == LEFT

@@ -228,10 +228,9 @@ class Broker:
     async def begin(self) -> None:
         """Register, recover this node's partitions, and lead what it is given to lead."""
         await self.membership.register(self._registration())
-        known = {name: topic.id for topic, name in self.image.partitions_on(self.node_id)}
-        elsewhere = {topic.id: len(topic.partitions) for topic in self.image.topics.values()}
-        await self.host.offload.run(partial(self._finish_removals, known, elsewhere))
+        await self._remove_leftovers()
         await self._following.catch_up()
+        await self._remove_leftovers()  # what was moved away meanwhile was never opened
         for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
         self.spawn(self._following.run())
@@ -274,6 +273,12 @@ class Broker:
 
     def _known(self) -> list[TopicPartition]:
         return [name for _, name in self.image.partitions_on(self.node_id)]
+
+    async def _remove_leftovers(self) -> None:
+        held = {name: topic.id for topic, name in self.image.partitions_on(self.node_id)}
+        held |= {partition.name: partition.topic_id for partition in self.replicas.all()}
+        partitions = {topic.id: len(topic.partitions) for topic in self.image.topics.values()}
+        await self.host.offload.run(partial(self._finish_removals, held, partitions))
 
     def _finish_removals(
         self, held: dict[TopicPartition, UUID], partitions: dict[UUID, int]

@@ -492,13 +492,20 @@ class ReplicaWatch:
         if len(replicas) - len(lacking) < enough:
             self._find(ENOUGH, f"{view}: up to {end}, and not {enough} hold it: {lacking}")
         members = {node for state in sets for node in state.in_sync}
-        # Who is a replica no more was let go once those who stay had all that it had told of.
-        for node in sorted(members.intersection(self._newest[view.key].replicas)):
+        # Who was let go meanwhile, even if it came back, was so once those who stay had all that it
+        # had told of.
+        for node in sorted(members.intersection(*self._replicas_since(view.key, sets[0]))):
             if node in lacking:
                 self._find(HELD, f"{view} commits up to {end}; {node} has {lacking[node]}")
             copy = copies.get(node)
             if copy and not _agree(log.epochs, log.start, copy.epochs, copy.start, end):
                 self._find(AGREE, f"{view}: {list(log.epochs)}, and {node} has {copy} to {end}")
+
+    def _replicas_since(self, key: Key, state: PartitionImage) -> Iterable[tuple[NodeId, ...]]:
+        """The replicas of a partition in that state, and in every one after it."""
+        for number, later in self._states[key].items():
+            if number >= state.partition_epoch:
+                yield later.replicas
 
     def _copy_of(self, node: NodeId, key: Key) -> _Copy | None:
         machine = self._world.machines[node]
