@@ -1,6 +1,7 @@
 """Pipelines: a folder says what is read, what becomes of it and where it goes; Spark does it.
 
     spec.py        pipeline.yaml as checked values
+    expressions.py the SQL that tables and sinks are made with; pure
     tables.py      sources and steps, as tables of a session
     sinks.py       tables into topics, buckets, folders and Iceberg tables
     iceberg.py     one batch of rows into an Iceberg table, once
@@ -8,9 +9,10 @@
     progress.py    what Spark reports of a query, in our words
     state.py       who runs a pipeline, and how far it is
     running.py     all queries of a pipeline, from their start to their end
-    showing.py     progress for people and for programs
     folders.py     a new pipeline, of the sample
+    sample/        the files of that
     orders.py      orders that the sample reads: some late, some broken
+    beside.py      a cluster, and a pipeline beside it: `make run`
 
 Rule 1: a sink is one query with one checkpoint, named as the sink: it goes on where it was, and
         what it wrote is written once, wherever it was killed.
