@@ -16,12 +16,13 @@ RUN := $(VENV)/.run-stamp
 SPARK := $(VENV)/.spark-stamp
 DEV := $(VENV)/.dev-stamp
 
-# Suites that share the cores well run side by side; those of one node and its clients file by file,
-# and those that start several nodes and break them run alone.
+# Suites that share the cores well run side by side; those of one node and its clients, and those
+# with a Spark, file by file; and those that start several nodes and break them run alone.
 FAST := $(wildcard tests/unit tests/scenarios)
 SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
 BY_FILE := $(wildcard tests/faces tests/clients)
-ALONE := $(filter-out $(SIDE_BY_SIDE) $(BY_FILE) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+SPARKS := $(wildcard tests/spark)
+ALONE := $(filter-out $(SIDE_BY_SIDE) $(BY_FILE) $(SPARKS) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 
 .DEFAULT_GOAL := help
@@ -61,6 +62,7 @@ check: lint ## Lint, types, import rules and the fast tests: under a minute
 test: lint ## Everything in `check`, and all the tests
 	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
 	$(if $(BY_FILE),@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(BY_FILE))
+	$(if $(SPARKS),@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --durations=25 $(SPARKS))
 	$(if $(ALONE),@$(BIN)/python -m pytest -q $(ALONE) || [ $$? = 5 ])
 
 test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them

@@ -19,12 +19,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tests.spark.copying import Copying
-from tests.spark.standalone import standalone
+from tests.spark.standalone import Standalone, standalone
 from tests.spark.topics import Topics
 from tests.support.cluster import wait_until
 from tests.support.nodes import Nodes
@@ -36,6 +37,7 @@ PUT_ROWS: Final = 200
 BATCH_ROWS: Final = 400
 PROGRESS_SECONDS_MAX: Final = 180.0
 VICTIMS: Final = ("driver", "executor", "worker", "node")
+LOCAL: Final = Standalone("local[2]", [])
 SETTINGS: Final = {"log.min.insync.replicas": 2, "offsets.topic.num.partitions": 4,
                    "transaction.state.log.num.partitions": 4}  # fmt: skip
 
@@ -58,7 +60,7 @@ class Fire:
     """The nodes, the query, and who is killed."""
 
     def __init__(
-        self, directory: Path, seed: int, *, delivery: str = "exactly-once",
+        self, directory: Path, seed: int, *, delivery: str = "exactly-once", is_local: bool = False,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self._dice = random.Random(seed)
@@ -66,12 +68,15 @@ class Fire:
         self._report = report
         self._nodes = Nodes(directory, (1, 2, 3), SETTINGS)
         self._delivery = delivery
+        self._is_local = is_local
+        """Whether the driver does the work of executors, which starts in a third of the time."""
         self._query: subprocess.Popen[bytes] | None = None
         self._written = 0
         self.kills: Counter[str] = Counter()
 
     def run(self, victims: Sequence[str]) -> Outcome:
-        with self._nodes, standalone(self._directory / "spark") as spark:
+        cluster = nullcontext(LOCAL) if self._is_local else standalone(self._directory / "spark")
+        with self._nodes, cluster as spark:
             self._spark = spark
             self._topics = Topics(self._nodes.bootstrap)
             self._copying = Copying(
@@ -136,8 +141,8 @@ class Fire:
             return self._written_so_far() > before
 
         wait_until(grows, "the query does not write", PROGRESS_SECONDS_MAX)
-        if self._dice.random() < 0.5:  # any moment of a batch, then
-            time.sleep(self._dice.random())
+        if self._delivery == "exactly-once" and self._dice.random() < 0.5:
+            time.sleep(self._dice.random())  # any moment of a batch, then
 
     def _written_so_far(self) -> int:
         """Where the target ends, committed or not."""
@@ -165,7 +170,7 @@ class Fire:
             node = self._dice.choice(self._nodes.ids)
             self._nodes.kill(node)
             self._nodes.start(node)
-            self._nodes.until_active(node)
+            self._nodes.until_active(*self._nodes.ids)
             for topic in ("source", "target"):
                 self._nodes.until_all_in_sync(topic)
         else:
