@@ -10,7 +10,7 @@ __all__ = ["DefaultSource"]
 
 try:
     from tidelog.spark.source import TidelogSource as DefaultSource
-except ImportError as missing:
+except Exception as missing:
     _reason = f"{missing}; Spark needs it to read and write topics: pip install 'tidelog[spark]'"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]

@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection, ConnectionFailed
-from tidelog.errors import TidelogError
 from tidelog.model import NO_EPOCH, NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.records import SEQUENCE_MODULUS
 from tidelog.wire.apis import Api
@@ -54,6 +53,8 @@ class _Lane:
     unanswered: deque[_Batch] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     sequence: int = 0
+    is_known: bool = False
+    """A broker has stored a batch; one that knows nothing of a producer takes any as its first."""
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -71,7 +72,7 @@ class BatchSender:
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._unanswered_bytes = 0
         self._progress = asyncio.Event()
-        self._failure: TidelogError | None = None
+        self._failure: Exception | None = None
         self.records = 0
         """How many were acknowledged."""
 
@@ -129,7 +130,7 @@ class BatchSender:
         try:
             while lane.unanswered and self._failure is None:
                 await self._client.retry(lambda: self._attempt(place, lane))
-        except TidelogError as error:
+        except Exception as error:  # whatever it was, what is unanswered was not written
             self._failure = self._failure or error
         finally:
             lane.task = None
@@ -145,13 +146,15 @@ class BatchSender:
         answered = 0
         try:
             while lane.unanswered and self._failure is None:
-                while len(flying) < min(WINDOW, len(lane.unanswered)):
+                window = WINDOW if lane.is_known else 1
+                while len(flying) < min(window, len(lane.unanswered)):
                     batch = lane.unanswered[len(flying)]
                     flying.append(asyncio.create_task(self._send(connection, place, batch)))
-                await _answered_or_grown(lane, flying[0])
+                await _answered_or_grown(lane, flying[0], window)
                 if flying[0].done():
                     flying.popleft().result()
                     self._acknowledge(lane.unanswered.popleft())
+                    lane.is_known = True
                     answered += 1
         except (ConnectionFailed, Refused) as error:
             if not answered or not _may_be_sent_again(error):
@@ -192,9 +195,9 @@ class BatchSender:
         return int(answer.base_offset)
 
 
-async def _answered_or_grown(lane: _Lane, first: "asyncio.Task[Offset]") -> None:
+async def _answered_or_grown(lane: _Lane, first: "asyncio.Task[Offset]", window: int) -> None:
     """Wait for the oldest answer, or for a batch that may join those on their way."""
-    if len(lane.unanswered) >= WINDOW:
+    if len(lane.unanswered) >= window:
         await asyncio.wait((first,))
         return
     lane.grown.clear()

@@ -113,7 +113,8 @@ class SliceReader:
                 with suppress(ConnectionFailed, Refused):
                     connection = await self.client.broker(replica)
                     fetched, _ = await self._ask(connection, position, self.rack)
-                    self._replica = replica
+                    if fetched.records:  # else the leader knows whether it is still good
+                        self._replica = replica
                     return fetched
             leader = await self.client.leader(self.topic, self.partition)
             rack = self.rack if replica == NO_NODE else ""  # it would be sent there again

@@ -152,6 +152,7 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._correlation_id = 0
+        self._turn = asyncio.Lock()
         self._failure: str | None = None
 
     def __repr__(self) -> str:
@@ -219,12 +220,13 @@ class Connection:
 
     async def exchange(self, request: Any, *, timeout_seconds: float | None = None) -> Frame:
         """Send a kio request; return the answer's bytes, header included."""
-        await self.frames.wait_writable()
-        correlation_id = self.next_correlation_id()
-        answer = self.send(correlation_id, [self._encode(request, correlation_id)])
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         try:
             async with asyncio.timeout(seconds):
+                async with self._turn:  # first come, first sent: sequences depend on it
+                    await self.frames.wait_writable()
+                    correlation_id = self.next_correlation_id()
+                    answer = self.send(correlation_id, [self._encode(request, correlation_id)])
                 return await answer
         except TimeoutError:
             name = api_name(request.__api_key__)

@@ -117,8 +117,9 @@ def _take(wanted: Wanted, one: Filter) -> tuple[Wanted | None, bool]:
         case "timestamp", EqualTo() | EqualNullSafe() | GreaterThan() | GreaterThanOrEqual():
             if not isinstance(value, datetime.datetime):
                 return None, False
-            time_ms = max(_ms(value), wanted.from_time_ms or 0)
-            return replace(wanted, from_time_ms=time_ms), False
+            if (time_ms := _ms(value)) < 0:
+                return None, False  # no log is asked for a time before 1970
+            return replace(wanted, from_time_ms=max(time_ms, wanted.from_time_ms or 0)), False
         case _:
             return None, False
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from tidelog.client.cluster import TopicInfo
 from tidelog.client.sender import BatchSender, Identity
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
@@ -153,11 +154,12 @@ class Output:
         count = self._counts.get(topic)
         if count is None:
             options = self._options
-            info = asking.ask(
-                options.bootstrap,
-                lambda client: client.topic(topic, create=True),
-                timeout_seconds=options.timeout_seconds,
-            )
+
+            async def question(client: asking.SparkClient) -> TopicInfo:
+                client.forget(topic)  # it may have more partitions than for the task before
+                return await client.topic(topic, create=True)
+
+            info = asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
             count = self._counts[topic] = len(info.partitions)
         return count
 
@@ -172,7 +174,8 @@ class Output:
         )
         if len(parts) > 1 and not all_of_it:
             last = parts.pop()
-            self._wait(place, rows.slice(last.start, last.stop - last.start))
+            kept = pa.array(np.arange(last.start, last.stop))
+            self._wait(place, rows.take(kept))  # a slice would hold all that was sent
         for part in parts:
             self._put(place, rows.slice(part.start, part.stop - part.start))
 

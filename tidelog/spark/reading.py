@@ -5,6 +5,7 @@ Rule 2: one answer of a broker is worked on while the next one comes; nothing el
 Rule 3: what is missing fails the task, unless the user said that it may be lost.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from tidelog.errors import TidelogError
 from tidelog.spark import asking
 from tidelog.spark.decode import decode
 from tidelog.spark.ranges import OffsetRange
+
+logger = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one Arrow batch, about: Spark's side holds a few of them for every task."""
@@ -104,4 +107,5 @@ def _after_loss(reading: Reading, wanted: OffsetRange, missing: Missing) -> int:
             "retention deleted them, or the topic was made anew. Set failOnDataLoss=false to go on "
             "without them, or start a new query where the log begins"
         ) from missing
+    logger.warning("%s: offsets %s to %s are lost", wanted, missing.wanted, lost_to - 1)
     return lost_to

@@ -110,7 +110,7 @@ def _parse(value: bytes | None) -> dict[str, Any] | None:
         return None
     try:
         document = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

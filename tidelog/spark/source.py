@@ -77,10 +77,15 @@ class TidelogSource(DataSource):
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
         """The options; of a table of the catalog, those that it was made with."""
-        return self.options or _remembered(schema)
+        return self._with(_remembered(schema))
 
     def _given_to_write(self, schema: StructType) -> Mapping[str, str]:
-        return self.options or _of_writes(_remembered(schema))
+        return self._with(_of_writes(_remembered(schema)))
+
+    def _with(self, remembered: Mapping[str, str]) -> Mapping[str, str]:
+        """Who names a cluster says all there is to say; else a table's options stand behind."""
+        names_cluster = "kafka.bootstrap.servers" in {name.lower() for name in self.options}
+        return self.options if names_cluster else {**remembered, **self.options}
 
     def _flag(self, name: str) -> str:
         return str(self.options.get(name, "")).lower()

@@ -76,7 +76,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begins = from_json(start, "the checkpoint's offset")
         ends = from_json(end, "the checkpoint's offset")
-        begins |= self._planner.earliest(ends.keys() - begins.keys())
+        new = self._planner.earliest(ends.keys() - begins.keys())
+        late = sorted(place for place, first in new.items() if first > 0)
+        if late and self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{', '.join(map(str, late))}: new to this query, but the first records are gone. "
+                "Set failOnDataLoss=false to begin with what is there"
+            )
+        begins |= new
         ranges = [
             OffsetRange(place.topic, place.partition, begins[place], ends[place])
             for place in sorted(ends)

@@ -107,7 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._group = GROUP_PREFIX + (options.application or uuid.uuid4().hex)
+        self._group = GROUP_PREFIX + (_application(options) or uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = _attempt(_context(), self._group, self._options.version)
@@ -118,12 +118,22 @@ class BatchWriter(DataSourceArrowWriter):
         members = _members(messages)
         if not members:
             return
-        until_seen(self._options, members)
+        try:
+            until_seen(self._options, members)
+        except TidelogError as error:  # it is decided: a failure now would have it written again
+            logger.warning("committed, but whether readers see it yet is not known: %s", error)
         if self._options.application is None:
             _try(self._options, lambda client: client.forget_decision(self._group))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         give_up(self._options, self._group)
+
+
+def _application(options: WriteOptions) -> str | None:
+    """Who writes: an application may write one version to each of several topics."""
+    if options.application is None or options.topic is None:
+        return options.application
+    return f"{options.application}:{options.topic}"
 
 
 def _context() -> TaskContext:
@@ -218,6 +228,8 @@ def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
             timeout_seconds=options.timeout_seconds,
         )
     except Refused as error:
+        if error.retriable:  # it may have been decided all the same
+            raise
         raise NotDecided(
             f"batch {told.batch_id} was not committed, and nothing of it will be seen: {error}. "
             "Another driver may run the same query; or a task took longer than "
