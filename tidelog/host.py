@@ -256,7 +256,9 @@ class _Closer:
 
     def _run(self) -> None:
         while True:
-            os.close(self._fds.get())
+            fd = self._fds.get()
+            with contextlib.suppress(OSError):  # of a file that is deleted: nothing is lost by it
+                os.close(fd)
 
 
 _closer = _Closer()

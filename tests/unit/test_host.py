@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from tidelog.host import Path, SystemDisk
+from tidelog.host import Path, SystemDisk, _closer
 
 
 @pytest.fixture
@@ -28,6 +28,18 @@ def test_nobody_waits_while_the_disk_frees_a_file_that_was_deleted(tmp_path, clo
     fd = file._fd
     disk.remove(path)
 
+    del file
+
+    assert closes[fd].get(timeout=10) == "close"
+
+
+def test_a_close_that_fails_does_not_end_those_after_it(tmp_path, closes):
+    disk, path = SystemDisk(), Path(str(tmp_path / "large"))
+    file = disk.open(path, create=True)
+    disk.remove(path)
+    _closer.close(10**6)  # no such descriptor
+
+    fd = file._fd
     del file
 
     assert closes[fd].get(timeout=10) == "close"
