@@ -3,6 +3,7 @@
     spans.py      which offsets are where, and what follows from it; pure
     storage.py    where files lie, and how they come to be safe there
     files.py      Parquet files of one partition's offsets: written, read, verified
+    claims.py     what a snapshot says is archived
     tables.py     the table of a topic: its files, its offsets, commits
     catalog.py    where the tables are, one for each topic
     cleaning.py   files and snapshots that nobody needs any more

@@ -29,8 +29,8 @@ from tidelog.spark.archive.files import (
     WrittenFile,
     write_range,
 )  # fmt: skip
-from tidelog.spark.archive.logs import Log, look_at
-from tidelog.spark.archive.spans import extended, lacking, next_round, rows_for, whole
+from tidelog.spark.archive.logs import Log, check_not_cut, look_at
+from tidelog.spark.archive.spans import lacking, next_round, rows_for, whole
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.progress import OnProgress, watched
@@ -237,8 +237,11 @@ class Archiver:
         self, topic: str, moved: Sequence[Moved], files: Sequence[WrittenFile]
     ) -> None:
         table, done = self.tables[topic], self.done[topic]
-        spans = extended(table.spans, (one.wanted for one in moved))
-        table = table.commit([file.path for file in files], spans)
+        ranges, epochs = [one.wanted for one in moved], self.logs[topic].epochs
+        table.check_topic(look_at(self._bootstrap, topic).id)
+        after = table.claim.after(ranges, files, epochs)
+        check_not_cut(self._bootstrap, topic, after.spans, after.epochs)
+        table = table.commit(files, ranges, epochs)
         if not done.commits:
             done.strays = len(remove_strays(table))
         forget_snapshots(table)

@@ -79,15 +79,16 @@ def verify(
     *,
     on_progress: OnProgress | None = None,
 ) -> list[str]:
-    """Read files to their last byte; what is wrong with them."""
-    outside = [
+    """Read files to their last byte; what is wrong with them, and with the table's rows."""
+    wrong = [f"table {table.name}: {one}" for one in table.miscounted()]
+    wrong += [
         f"{file.path}: it has offsets {file.first} to {file.last}, which the table does not claim"
         for file in files
         if not _is_claimed(file, table.spans.get(file.partition))
     ]
     what = f"verifying {table.topic}"
     with watched(spark, what, on_progress):
-        return outside + run_tasks(spark, files, partial(find_damage, table.storage), what)
+        return wrong + run_tasks(spark, files, partial(find_damage, table.storage), what)
 
 
 def _is_claimed(file: ArchivedFile, span: Span | None) -> bool:

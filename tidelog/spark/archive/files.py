@@ -8,7 +8,9 @@ Rule 3: every page has a checksum, and whoever reads verifies it.
 
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -81,6 +83,8 @@ class ArchivedRange:
     start: Offset
     end: Offset
     paths: tuple[str, ...]
+    counts: tuple[int | None, ...] = ()
+    """Of each file its rows, if all of them are in the range; or none at all, if nobody knows."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end}) of the archive"
@@ -226,14 +230,16 @@ def read_archived(wanted: ArchivedRange, columns: tuple[str, ...]) -> Iterator[p
     schema = arrow_schema(columns)
     needed = list(dict.fromkeys([*columns, "offset"]))
     last = wanted.start - 1
-    for path in wanted.paths:
-        try:
+    for path, count in zip_longest(wanted.paths, wanted.counts):
+        rows = 0
+        with _blaming(path):
             for batch in _read_file(path, wanted, needed):
                 last = _check_order(batch.column("offset"), last, path)
+                rows += batch.num_rows
                 arrays = [batch.column(name) for name in columns]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except (OSError, pa.ArrowException) as error:
-            raise FileDamaged(path, str(error)) from error
+        if count is not None and rows != count:
+            raise FileDamaged(path, f"it has {rows} rows, not {count} as the table says")
 
 
 def _read_file(path: str, wanted: ArchivedRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -249,6 +255,17 @@ def _read_file(path: str, wanted: ArchivedRange, columns: list[str]) -> Iterator
             kept = batch if pc.all(inside).as_py() else batch.filter(inside)
             if kept.num_rows:
                 yield kept
+
+
+@contextmanager
+def _blaming(path: str) -> Iterator[None]:
+    """Say whatever goes wrong with a file as damage: a footer has no checksum, so all may."""
+    try:
+        yield
+    except FileDamaged:
+        raise
+    except Exception as error:
+        raise FileDamaged(path, str(error) or type(error).__name__) from error
 
 
 def _open_file(path: str, storage: Storage) -> pq.ParquetFile:
@@ -272,15 +289,22 @@ def _group_bounds(metadata: Any) -> list[tuple[Offset, Offset]]:
 def verify_file(file: ArchivedFile, storage: Storage) -> None:
     """Read all of a file: FileDamaged unless it holds what the table says."""
     rows, last = 0, file.first - 1
-    try:
-        with _open_file(file.path, storage) as opened:
-            for batch in opened.iter_batches(READ_ROWS):
+    with _blaming(file.path), _open_file(file.path, storage) as opened:
+        if not opened.schema_arrow.equals(SCHEMA):
+            raise FileDamaged(file.path, "its columns are not those of an archive")
+        for group, bounds in enumerate(_group_bounds(opened.metadata)):
+            firsts = []
+            for batch in opened.iter_batches(READ_ROWS, row_groups=[group]):
+                firsts.append(batch.column("offset")[0].as_py())
                 last = _check_order(batch.column("offset"), last, file.path)
                 if pc.any(pc.not_equal(batch.column("partition"), file.partition)).as_py():
                     raise FileDamaged(file.path, f"it has rows of others than {file.partition}")
                 rows += batch.num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise FileDamaged(file.path, str(error)) from error
+            if (*firsts[:1], last) != bounds:
+                # Readers pass over row groups on the footer's word.
+                raise FileDamaged(
+                    file.path, f"row group {group} has not the offsets that the footer says"
+                )
     if (rows, last) != (file.rows, file.last):
         raise FileDamaged(
             file.path, f"it has {rows} rows up to offset {last}, not {file.rows} up to {file.last}"

@@ -1,13 +1,19 @@
 """What the cluster has of a topic: its id, and the offsets that are safe to take."""
 
+import asyncio
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+from tidelog.client.cluster import check
 from tidelog.client.kafka import EARLIEST, LATEST
-from tidelog.model import Offset
-from tidelog.spark.archive.spans import Span, Spans
+from tidelog.model import NO_EPOCH, NO_NODE, Epoch, Offset
+from tidelog.spark.archive.spans import Span, Spans, check_kept
 from tidelog.spark.archive.tables import ArchiveError
 from tidelog.spark.asking import SparkClient, ask
+from tidelog.wire.apis import Api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,8 @@ class Log:
     id: uuid.UUID
     spans: Spans
     """From the first offset to the last stable one: below it nothing can change any more."""
+    epochs: Mapping[int, Epoch] = field(default_factory=dict)
+    """Of the leaders that told where their logs end; NO_EPOCH, where they do not tell it."""
 
 
 def look_at(bootstrap: str, topic: str) -> Log:
@@ -38,7 +46,41 @@ def look_at(bootstrap: str, topic: str) -> Log:
         return Log(
             topic=topic, id=info.id,
             spans={one: Span(firsts[one].offset, ends[one].offset) for one in partitions},
+            epochs={one: ends[one].epoch for one in partitions},
         )  # fmt: skip
+
+    return ask(bootstrap, question)
+
+
+def check_not_cut(
+    bootstrap: str, topic: str, archived: Mapping[int, Span], epochs: Mapping[int, Epoch]
+) -> None:
+    """ArchiveAhead, if a log was cut below what is archived; an unclean election may do that."""
+    if epochs:
+        check_kept(topic, archived, epoch_ends(bootstrap, topic, epochs))
+
+
+def epoch_ends(bootstrap: str, topic: str, epochs: Mapping[int, Epoch]) -> dict[int, Offset]:
+    """Where the given epoch of each log has ended by now; negative, if it wrote nothing yet."""
+
+    async def question(client: SparkClient) -> dict[int, Offset]:
+        async def attempt(partition: int) -> Offset:
+            connection = await client.leader(topic, partition)
+            wanted = {
+                "partition": partition, "current_leader_epoch": NO_EPOCH,
+                "leader_epoch": epochs[partition],
+            }  # fmt: skip
+            answer: Any = await connection.call(
+                Api.OFFSET_FOR_LEADER_EPOCH,
+                replica_id=NO_NODE,
+                topics=[{"topic": topic, "partitions": [wanted]}],
+            )
+            (found,) = answer.topics[0].partitions
+            check(found.error_code, f"{topic}-{partition}")
+            return int(found.end_offset)
+
+        ends = [client.retry(partial(attempt, one)) for one in epochs]
+        return dict(zip(epochs, await asyncio.gather(*ends), strict=True))
 
     return ask(bootstrap, question)
 

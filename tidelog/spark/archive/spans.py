@@ -35,7 +35,7 @@ class RecordsLost(TidelogError):
 
 
 class ArchiveAhead(TidelogError):
-    """The archive has offsets that the log never reached; they are not of the same topic."""
+    """The archive has records that the log has not, or no longer; nothing is taken or trimmed."""
 
 
 # Into the archive.
@@ -51,12 +51,7 @@ def lacking(
     found = []
     for partition, held in sorted(log.items()):
         end = archived[partition].end if partition in archived else held.start
-        if end > held.end:
-            raise ArchiveAhead(
-                f"{topic}-{partition} is archived up to offset {end}, but its log ends at "
-                f"{held.end}: the log was cut or made anew. Archive it into another warehouse, or "
-                "add --new-table"
-            )
+        check_reaches(topic, partition, held.end, end)
         if end < held.start and not skip_lost:
             raise RecordsLost(
                 f"offsets {end} to {held.start - 1} of {topic}-{partition} were deleted from the "
@@ -64,6 +59,31 @@ def lacking(
             )
         found.append(OffsetRange(topic, partition, max(end, held.start), held.end))
     return [one for one in found if one.count]
+
+
+def check_reaches(topic: str, partition: int, log_end: Offset, archived_end: Offset) -> None:
+    """ArchiveAhead, unless the log goes as far as its archive."""
+    if archived_end > log_end:
+        raise ArchiveAhead(
+            f"{topic}-{partition} is archived up to offset {archived_end}, but its log ends at "
+            f"{log_end}: the log was cut. Archive it into another warehouse"
+        )
+
+
+def check_kept(topic: str, archived: Mapping[int, Span], epoch_ends: Mapping[int, Offset]) -> None:
+    """ArchiveAhead, if a log was cut before the archived end, though it may have grown since.
+
+    `epoch_ends` says where the epoch of the archived end has ended by now; negative, if nobody has
+    written since.
+    """
+    for partition, end in sorted(epoch_ends.items()):
+        archived_end = archived[partition].end
+        if 0 <= end < archived_end:
+            raise ArchiveAhead(
+                f"{topic}-{partition} is archived up to offset {archived_end}, but its log was cut "
+                f"at {end} since, by an unclean election, and has other records from there on. "
+                "Archive it into another warehouse"
+            )
 
 
 def rows_for(bytes_wanted: int, *, rows: int, bytes_taken: int) -> int:
@@ -105,15 +125,29 @@ def extended(archived: Mapping[int, Span], moved: Iterable[OffsetRange]) -> Span
     return spans
 
 
+def skipped(archived: Mapping[int, Span], moved: Iterable[OffsetRange]) -> list[tuple[int, Span]]:
+    """What lies between the archive and the ranges that were moved: the log had it no more."""
+    ends = {partition: span.end for partition, span in archived.items()}
+    found = []
+    for one in sorted(moved):
+        end = ends.get(one.partition, one.start)
+        if end < one.start:
+            found.append((one.partition, Span(end, one.start)))
+        ends[one.partition] = one.end
+    return found
+
+
 # Out of the log.
 
 
 def trimmable(
-    log: Mapping[int, Span], archived: Mapping[int, Span], wish: Mapping[int, Offset]
+    topic: str, log: Mapping[int, Span], archived: Mapping[int, Span], wish: Mapping[int, Offset]
 ) -> dict[int, Offset]:
     """Where each log may begin: where it is wished, but never past what is archived."""
     starts = {}
     for partition, held in log.items():
+        if partition in archived:
+            check_reaches(topic, partition, held.end, archived[partition].end)
         if partition in archived and archived[partition].start <= held.start:
             start = min(archived[partition].end, wish[partition], held.end)
             if start > held.start:

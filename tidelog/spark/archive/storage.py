@@ -9,11 +9,15 @@ Rule 2: credentials are pyiceberg's properties, and are given to tasks by value;
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
+
+DEPTH: Final = 7
+"""WAREHOUSE/NAMESPACE/TABLE/data/ID/partition=N, and where the warehouse lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,12 @@ class Storage:
 
 
 def sync_file(path: str) -> None:
-    """Have a local file on its disk, and its name in its directory, and so on upwards by two."""
-    for one in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        descriptor = os.open(one, os.O_RDONLY)
+    """Have a local file on its disk, its name in its directory, and so on up the warehouse."""
+    for one in (Path(path), *Path(path).parents[:DEPTH]):
+        try:
+            descriptor = os.open(one, os.O_RDONLY)
+        except PermissionError:
+            return  # who may not read a directory did not make it
         try:
             os.fsync(descriptor)
         finally:

@@ -1,17 +1,15 @@
 """The table of a topic: which files it has, and which offsets they are of.
 
 Rule 1: what was archived of every partition stands in the snapshot that added it, and is decided
-        with it. A snapshot of somebody else's (who has put small files together, say) has none;
-        then that of its parent holds.
+        with it; see `claims.py`. A snapshot of somebody else's (who has put small files together,
+        say) has none; then that of its parent holds.
 Rule 2: a commit goes onto the snapshot it was planned on, or fails with `Outpaced`. pyiceberg would
         try again on a newer one, and so archive twice; the table's properties forbid it.
 """
 
-# tidelog.spans (of a snapshot) := {"partition": [start, end], ...}  (JSON)
-
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,15 +31,17 @@ from pyiceberg.types import (
 )
 
 from tidelog.errors import TidelogError
-from tidelog.model import Offset
+from tidelog.model import Epoch, Offset
+from tidelog.spark.archive.claims import Claim, read_claim
 from tidelog.spark.archive.files import (
     FILE_BYTES,
     ArchivedFile,
     ArchivedRange,
     Destination,
+    WrittenFile,
     read_archived,
 )  # fmt: skip
-from tidelog.spark.archive.spans import Span, Spans
+from tidelog.spark.archive.spans import Spans
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.ranges import OffsetRange
 
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "tidelog.topic"
 TOPIC_ID: Final = "tidelog.topic-id"
-SPANS: Final = "tidelog.spans"
 ROUND: Final = "tidelog.round"
 RETRIES: Final = "commit.retry.num-retries"
 NO_SNAPSHOT: Final = "0"
+NO_EPOCHS: Final[Mapping[int, Epoch]] = {}
 
 PROPERTIES: Final = {
     RETRIES: "0",
@@ -138,10 +138,14 @@ class TopicTable:
         self.topic = properties[TOPIC]
         self.topic_id = uuid.UUID(properties[TOPIC_ID])
         self.storage = Storage.of(table.io.properties)
-        self.spans: Spans = _spans(table)
+        self.claim = _claim(table)
 
     def __repr__(self) -> str:
         return f"TopicTable({self.topic!r}, snapshot={self.tag})"
+
+    @property
+    def spans(self) -> Spans:
+        return self.claim.spans
 
     @property
     def name(self) -> str:
@@ -224,6 +228,9 @@ class TopicTable:
             ArchivedRange(
                 storage=self.storage, topic=self.topic, partition=one.partition,
                 start=start, end=end, paths=tuple(file.path for file in some),
+                counts=tuple(
+                    file.rows if start <= file.first and file.last < end else None for file in some
+                ),
             )
             for one in wanted
             for start, end, some in _cut(files, one, bytes_max)
@@ -245,18 +252,29 @@ class TopicTable:
                     return int(batch.column("offset")[int(late[0])].as_py())
         return None
 
-    def commit(self, paths: Iterable[str], spans: Mapping[int, Span]) -> "TopicTable":
+    def miscounted(self) -> list[str]:
+        """Which partitions have other rows than were archived."""
+        return self.claim.miscounted(self.files())
+
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        moved: Iterable[OffsetRange],
+        epochs: Mapping[int, Epoch] = NO_EPOCHS,
+    ) -> "TopicTable":
         """Add files and what is archived with them, at once; the table that results.
 
         Outpaced, if the table has moved on since this was loaded: then nothing was added.
         """
         table, round_id = self.table, uuid.uuid4().hex
-        document = {str(partition): list(span) for partition, span in sorted(spans.items())}
-        properties = {SPANS: json.dumps(document, separators=(",", ":")), ROUND: round_id}
+        claim = self.claim.after(moved, files, epochs)
+        properties = {**claim.as_properties(), ROUND: round_id}
         try:
             with table.transaction() as transaction:
                 transaction.add_files(
-                    list(paths), snapshot_properties=properties, check_duplicate_files=False
+                    [file.path for file in files],
+                    snapshot_properties=properties,
+                    check_duplicate_files=False,
                 )
         except Exception as error:
             # Whether a catalog that did not answer has decided, only the table can tell. And who
@@ -304,13 +322,13 @@ def _property(snapshot: "Snapshot", name: str) -> str | None:
     return None if snapshot.summary is None else snapshot.summary[name]
 
 
-def _spans(table: "Table") -> Spans:
+def _claim(table: "Table") -> Claim:
     """What is archived, by the newest snapshot that says so."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        text = _property(snapshot, SPANS)
-        if text is not None:
-            return {int(partition): Span(*span) for partition, span in json.loads(text).items()}
+        claim = read_claim(partial(_property, snapshot))
+        if claim is not None:
+            return claim
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
         if snapshot is None:
@@ -318,7 +336,7 @@ def _spans(table: "Table") -> Spans:
                 f"no snapshot of table {'.'.join(table.name())} tells what is archived; those that "
                 "did were expired. Archive into another warehouse"
             )
-    return {}
+    return Claim()
 
 
 def _archived_file(file: Any) -> ArchivedFile:

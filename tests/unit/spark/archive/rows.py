@@ -4,7 +4,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from tidelog.spark.archive.files import SCHEMA
+from tidelog.spark.archive.files import SCHEMA, WrittenFile, write_range
+from tidelog.spark.archive.tables import TopicTable
+from tidelog.spark.ranges import OffsetRange
 
 TIME_US = 1_700_000_000_000_000
 
@@ -28,3 +30,15 @@ def batch_of(
         for number in numbers
     ]
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+def put(table: TopicTable, moved: OffsetRange, offsets: Iterable[int]) -> list[WrittenFile]:
+    """Files of a table that no snapshot names."""
+    batch = batch_of(offsets, partition=moved.partition)
+    return write_range([batch], moved, table.destination(1_000_000))
+
+
+def archive(table: TopicTable, partition: int, start: int, end: int, step: int = 1) -> TopicTable:
+    """One round, of one range, in which every `step`th offset has a record."""
+    moved = OffsetRange("orders", partition, start, end)
+    return table.commit(put(table, moved, range(start, end, step)), [moved])

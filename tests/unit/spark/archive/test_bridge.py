@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 
-from tests.unit.spark.archive.rows import TIME_US, batch_of
+from tests.unit.spark.archive.rows import TIME_US, archive
 from tidelog.spark.archive.bridge import History, open_history, read_archived
 from tidelog.spark.archive.catalog import create_topic, open_catalog
-from tidelog.spark.archive.files import ArchivedRange, write_range
-from tidelog.spark.archive.spans import RecordsLost, Span, extended
+from tidelog.spark.archive.files import ArchivedRange
+from tidelog.spark.archive.spans import RecordsLost, Span
 from tidelog.spark.archive.tables import NotArchived, OtherTopic
 from tidelog.spark.ranges import OffsetRange
 
@@ -22,10 +22,7 @@ def history(tmp_path) -> History:
     with open_catalog(str(tmp_path), create=True) as catalog:
         table = create_topic(catalog, "orders", TOPIC)
         for start in (0, 50):
-            moved = OffsetRange("orders", 0, start, start + 50)
-            batch = batch_of(range(start, start + 50))
-            (file,) = write_range([batch], moved, table.destination(1_000_000))
-            table = table.commit([file.path], extended(table.spans, [moved]))
+            table = archive(table, 0, start, start + 50)
     return open_history(str(tmp_path), None, "orders", TOPIC)
 
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.spark.archive.rows import TIME_US, batch_of
+from tests.unit.spark.archive.rows import TIME_US, archive
 from tidelog.errors import ConfigError
 from tidelog.spark.archive import restoring
 from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
 from tidelog.spark.archive.changing import Change, read_sql
-from tidelog.spark.archive.files import write_range
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.replaying import Replay
 from tidelog.spark.archive.restoring import Job, Wish, begin, chosen, prepare_target
-from tidelog.spark.archive.spans import Span, extended
+from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.ranges import OffsetRange
 
@@ -27,10 +26,7 @@ def table(tmp_path) -> Any:
     with open_catalog(str(tmp_path), create=True) as catalog:
         table = create_topic(catalog, "orders", uuid.UUID(int=7))
         for partition, start, end in ((0, 0, 100), (1, 5, 10)):
-            moved = OffsetRange("orders", partition, start, end)
-            batch = batch_of(range(start, end), partition=partition)
-            (file,) = write_range([batch], moved, table.destination(1_000_000))
-            table = table.commit([file.path], extended(table.spans, [moved]))
+            table = archive(table, partition, start, end)
         yield load_topic(catalog, "orders")
 
 
@@ -88,7 +84,7 @@ def test_a_restore_that_was_begun_is_gone_on_with_as_it_was_planned(table, targe
     assert not resumed
     target["spans"] = {0: Span(0, 40), 1: Span(0, 5)}
     moved = OffsetRange("orders", 1, 10, 20)
-    table = table.reload().commit([], extended(table.spans, [moved]))
+    table = table.reload().commit([], [moved])
 
     again, resumed = begin("", table, wish)
 

@@ -73,11 +73,11 @@ def test_a_log_is_never_trimmed_past_its_archive():
     archived = {0: Span(0, 60), 1: Span(0, 100), 3: Span(0, 90)}
     wish = {0: 100, 1: 30, 2: 100, 3: 70}
 
-    assert trimmable(log, archived, wish) == {0: 60, 1: 30}
+    assert trimmable("t", log, archived, wish) == {0: 60, 1: 30}
 
 
 def test_a_log_that_begins_before_its_archive_is_not_trimmed():
-    assert trimmable({0: Span(0, 100)}, {0: Span(10, 60)}, {0: 100}) == {}
+    assert trimmable("t", {0: Span(0, 100)}, {0: Span(10, 60)}, {0: 100}) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """A real catalog, real tables, rows that were made up."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from tests.unit.spark.archive.rows import TIME_US, batch_of
+from tests.unit.spark.archive.rows import TIME_US, archive, batch_of, put
 from tidelog.errors import ConfigError
 from tidelog.spark.archive import files
 from tidelog.spark.archive.catalog import (
@@ -19,8 +19,8 @@ from tidelog.spark.archive.catalog import (
     topics_in,
 )
 from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
-from tidelog.spark.archive.files import read_archived, write_range
-from tidelog.spark.archive.spans import Span, extended
+from tidelog.spark.archive.files import read_archived
+from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import (
     RETRIES,
     ArchiveError,
@@ -43,19 +43,6 @@ def catalog(tmp_path) -> Iterator[Catalog]:
 @pytest.fixture
 def table(catalog) -> TopicTable:
     return create_topic(catalog, "orders", TOPIC)
-
-
-def put(table: TopicTable, moved: OffsetRange, offsets: Iterable[int]) -> list[str]:
-    batch = batch_of(offsets, partition=moved.partition)
-    written = write_range([batch], moved, table.destination(1_000_000))
-    return [file.path for file in written]
-
-
-def archive(table: TopicTable, partition: int, start: int, end: int, step: int = 1) -> TopicTable:
-    """One round, of one range, in which every `step`th offset has a record."""
-    moved = OffsetRange("orders", partition, start, end)
-    paths = put(table, moved, range(start, end, step))
-    return table.commit(paths, extended(table.spans, [moved]))
 
 
 def rows(table: TopicTable, partition: int, start: int, end: int) -> pa.Table:
@@ -87,7 +74,7 @@ def test_any_reader_of_iceberg_has_the_same_rows(table):
 
 def test_a_range_without_records_is_archived_too(table):
     table = archive(table, 0, 0, 100)
-    table = table.commit([], extended(table.spans, [OffsetRange("orders", 0, 100, 140)]))
+    table = table.commit([], [OffsetRange("orders", 0, 100, 140)])
 
     assert table.reload().spans == {0: Span(0, 140)}
 
@@ -186,7 +173,7 @@ def test_strays_go_once_they_cannot_be_committed_any_more_and_not_before(table):
 
     assert remove_strays(table) == []
     table = archive(table, 0, 100, 200)
-    assert remove_strays(table) == [left]
+    assert remove_strays(table) == [left.path]
     assert rows(table, 0, 0, 200).num_rows == 200
 
 
