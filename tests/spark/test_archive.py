@@ -21,7 +21,7 @@ from tidelog.spark.archive.catalog import load_topic, open_catalog
 from tidelog.spark.archive.changing import Change
 from tidelog.spark.archive.checking import status, verify
 from tidelog.spark.archive.files import NAMES, read_archived
-from tidelog.spark.archive.logs import look_at
+from tidelog.spark.archive.logs import epoch_ends, look_at
 from tidelog.spark.archive.restoring import Wish, restore
 from tidelog.spark.archive.spans import RecordsLost, Span
 from tidelog.spark.archive.tables import OtherTopic, TopicTable
@@ -126,6 +126,7 @@ def test_a_topic_is_archived_trimmed_read_as_a_whole_and_restored_as_it_was(
         assert plain(archived(table, partition)) == plain(logged[partition])
     assert verify(spark, table, table.files()) == []
     assert [one.lag for one in status(table, look_at(topics.bootstrap, topic))] == [0, 0]
+    assert epoch_ends(topics.bootstrap, topic, table.claim.epochs) == {0: 572, 1: 80}
 
     assert trim(spark, topics.bootstrap, table, Keep(records=10)) == {0: 562, 1: 70}
     assert look_at(topics.bootstrap, topic).spans == {0: Span(562, 572), 1: Span(70, 80)}

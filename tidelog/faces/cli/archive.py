@@ -115,7 +115,7 @@ def run(
     ] = False,
     new_table: Annotated[
         bool,
-        typer.Option("--new-table", help="Begin anew for a topic that was deleted and made anew."),
+        typer.Option("--new-table", help="Begin anew for a topic that was made anew, or cut."),
     ] = False,
     catalog: CatalogName = None,
     master: Master = "local[*]",
@@ -153,12 +153,17 @@ def run(
     check_needed()
     from tidelog.spark.archive.archiving import Archiver, Settings
     from tidelog.spark.archive.logs import look_at, topic_names
-    from tidelog.spark.archive.trimming import Keep, trim
+    from tidelog.spark.archive.problems import Problems, collecting, raise_all
+    from tidelog.spark.archive.trimming import Keep, trim_all
 
     keep = Keep(records=keep_records, seconds=keep_seconds)
     names = list(dict.fromkeys(topics or topic_names(bootstrap)))
+    problems: Problems = {}
     for name in names:
-        look_at(bootstrap, name)  # a wrong name shall cost neither a catalog nor a start of Spark
+        with collecting(problems, name):
+            look_at(bootstrap, name)
+    if len(problems) == len(names):  # wrong names shall cost neither a catalog nor a Spark
+        raise_all(problems)
     with opened(warehouse, catalog, create=True) as found:
         settings = Settings(file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table)
         with spark_job(
@@ -168,17 +173,21 @@ def run(
             archiver = Archiver(session, found, bootstrap, names, settings, on_progress=on_progress)
             trimmed: dict[str, dict[int, int]] = {}
 
-            def after() -> None:
-                if does_trim:
-                    for name, table in archiver.tables.items():
-                        trimmed[name] = trim(session, bootstrap, table, keep)
+            def trim_archived() -> Problems:
+                if not does_trim:
+                    return {}
+                starts, untrimmed = trim_all(session, bootstrap, archiver.tables.values(), keep)
+                trimmed.update(starts)
+                return untrimmed
 
             if continuous:
-                _keep_on(archiver, seconds, after)
+                problems = {}
+                _keep_on(archiver, seconds, lambda: raise_all(trim_archived()))
             else:
-                archiver.once()
-                after()
+                problems = archiver.attempt()
+                problems = trim_archived() | problems
     _show(archiver, trimmed, time.monotonic() - began, as_json=as_json)
+    raise_all(problems)
 
 
 def _keep_on(archiver: "Archiver", seconds: float, after: Any) -> None:
@@ -210,6 +219,7 @@ def _show(
             "log_starts": {str(at): start for at, start in trimmed.get(one.topic, {}).items()},
         }
         for one in archiver.done.values()
+        if one.topic in archiver.tables
     ]
     if as_json:
         print_json({"topics": documents, "seconds": round(seconds, 3)})
@@ -369,7 +379,8 @@ def trim_logs(
     keep_seconds = duration_seconds(keep_time, "--keep-time")
     with opened(warehouse, catalog) as found:
         from tidelog.spark.archive.catalog import load_topic
-        from tidelog.spark.archive.trimming import Keep, trim
+        from tidelog.spark.archive.problems import raise_all
+        from tidelog.spark.archive.trimming import Keep, trim_all
 
         keep = Keep(records=keep_records, seconds=keep_seconds)
         tables = [load_topic(found, name) for name in topics]
@@ -377,15 +388,12 @@ def trim_logs(
             "tidelog archive trim", master=master, conf=conf, environment=environment,
             visible=not as_json,
         ) as (session, on_progress):  # fmt: skip
-            starts = {
-                table.topic: trim(session, bootstrap, table, keep, on_progress=on_progress)
-                for table in tables
-            }
+            starts, problems = trim_all(session, bootstrap, tables, keep, on_progress=on_progress)
     if as_json:
         print_json({"log_starts": starts})
-        return
-    for topic, some in starts.items():
+    for topic, some in [] if as_json else starts.items():
         for partition, start in some.items():
             print(f"{plain(topic)}-{partition}: the log begins at {start} now")
         if not some:
             print(f"{plain(topic)}: nothing to trim")
+    raise_all(problems)

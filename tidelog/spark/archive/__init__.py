@@ -8,6 +8,7 @@
     catalog.py    where the tables are, one for each topic
     cleaning.py   files and snapshots that nobody needs any more
     logs.py       what the cluster has of a topic
+    problems.py   what went wrong, topic by topic
     tasks.py      work that Spark shares out
     archiving.py  from the log into the table, in rounds
     checking.py   what is archived, and whether it is whole

@@ -2,9 +2,12 @@
 
 Rule 1: only offsets below the last stable one are taken. So a range never changes after it was
         planned: neither by a transaction that is aborted, nor by another leader.
-Rule 2: each topic is committed by itself: a task that fails is the loss of its topic only.
+Rule 2: each topic is looked at, planned and committed by itself: what goes wrong with one is said
+        at the end, and stops no other.
 Rule 3: whatever happens to a round, the next one is planned on what the table says then. A round
         that came to nothing leaves files that no snapshot names; they are removed.
+Rule 4: a log is asked whether it is still that of the table whenever it is looked at, and again
+        before a commit.
 """
 
 import logging
@@ -30,7 +33,15 @@ from tidelog.spark.archive.files import (
     write_range,
 )  # fmt: skip
 from tidelog.spark.archive.logs import Log, check_not_cut, look_at
-from tidelog.spark.archive.spans import lacking, next_round, rows_for, whole
+from tidelog.spark.archive.problems import Problems, collecting, raise_all
+from tidelog.spark.archive.spans import (
+    ArchiveAhead,
+    check_reaches,
+    lacking,
+    next_round,
+    rows_for,
+    whole,
+)
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.progress import OnProgress, watched
@@ -54,6 +65,11 @@ Choice: TypeAlias = Callable[[Iterable[OffsetRange], int], list[OffsetRange]]
 
 class NotMoved(TidelogError):
     """A task could not read or write its range; the message is its own."""
+
+
+PASSING: Final = (ConnectionFailed, Refused, NotMoved, Outpaced, OSError)
+"""What may be gone when it is tried again."""
+AFTERWARDS: Final = "what follows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,87 +125,154 @@ def move(reading: Reading, tasks: Iterable[Task]) -> Iterator[Moved]:
 # On the driver.
 
 
+def everything(ranges: Iterable[OffsetRange], rows: int) -> list[OffsetRange]:
+    """A choice: all that waits."""
+    return list(ranges)
+
+
 class Archiver:
-    """Archives topics, until it has what was there, or for good. One thread uses it."""
+    """Archives topics, until it has what was there, or for good. One thread uses it.
+
+    `tables` has those that could be opened; with the others it is tried again each time.
+    """
 
     def __init__(
         self, spark: "SparkSession", catalog: Catalog, bootstrap: str, topics: Sequence[str],
         settings: Settings, *, on_progress: OnProgress | None = None,
     ) -> None:  # fmt: skip
         self._spark = spark
+        self._catalog = catalog
         self._bootstrap = bootstrap
         self._settings = settings
         self._on_progress = on_progress
         self._parallel = spark.sparkContext.defaultParallelism
+        self._told: dict[str, str] = {}
         self.done = {topic: Done(topic) for topic in topics}
-        self.logs = {topic: look_at(bootstrap, topic) for topic in topics}
-        self.tables = {topic: self._open(catalog, log) for topic, log in self.logs.items()}
-
-    def _open(self, catalog: Catalog, log: Log) -> TopicTable:
-        try:
-            return create_topic(catalog, log.topic, log.id)
-        except OtherTopic:
-            if not self._settings.new_table:
-                raise
-            self.done[log.topic].set_aside = set_aside(catalog, log.topic)
-            return create_topic(catalog, log.topic, log.id)
+        self.logs: dict[str, Log] = {}
+        self.tables: dict[str, TopicTable] = {}
+        problems = self._open_all()
+        if not self.tables:
+            raise_all(problems)
 
     def once(self) -> None:
-        """Archive all that the logs have now."""
-        self.logs = {topic: look_at(self._bootstrap, topic) for topic in self.tables}
-        self._drain(lambda ranges, rows: list(ranges))
+        """Archive all that the logs have now; raises what went wrong once the rest is done."""
+        raise_all(self.attempt())
+
+    def attempt(self, choose: Choice = everything) -> Problems:
+        """Archive what is chosen of what the logs have now; what went wrong."""
+        problems = self._open_all()
+        for topic in self.tables:
+            with collecting(problems, topic):
+                self.logs[topic] = self._look(topic)
+        self._drain(choose, problems)
+        return problems
 
     def keep_on(
         self, interval_seconds: float, stopping: threading.Event, *,
-        after: Callable[[], None] = lambda: None,
+        after: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         """Archive until told to stop: everything each interval, and whole files at once.
 
-        A cluster that cannot be reached for a while is waited for. `after` is called whenever all
-        is archived.
+        What goes wrong is logged and tried again, so a cluster that is away is waited for; it is
+        raised only if no topic can be gone on with. `after` is called whenever all is archived of
+        any topic.
         """
         due = 0.0
         while not stopping.is_set():
-            try:
-                if time.monotonic() >= due:
-                    self.once()
+            is_due = time.monotonic() >= due
+            problems = self.attempt(everything if is_due else whole)
+            pause = LOOK_SECONDS
+            if len(problems) < len(self.done):
+                if is_due:
                     due = time.monotonic() + interval_seconds
-                    after()
-                else:
-                    self.logs = {topic: look_at(self._bootstrap, topic) for topic in self.tables}
-                    self._drain(whole)
+                    with collecting(problems, AFTERWARDS):
+                        after()
                 pause = min(LOOK_SECONDS, max(0.0, due - time.monotonic()))
-            except (ConnectionFailed, Refused, NotMoved) as error:
-                logger.warning("will try again in %g s: %s", LOOK_SECONDS, error)
-                pause = LOOK_SECONDS
+            elif not any(isinstance(error, PASSING) for error in problems.values()):
+                raise_all(problems)
+            self._tell(problems)
             stopping.wait(pause)
 
-    def _drain(self, choose: Choice) -> None:
+    def _tell(self, problems: Problems) -> None:
+        """Log what went wrong, unless it was told last time."""
+        texts = {topic: str(error) for topic, error in problems.items()}
+        for topic, text in texts.items():
+            if self._told.get(topic) != text:
+                logger.warning("%s will be tried again: %s", topic, text)
+        self._told = texts
+
+    # Tables and logs.
+
+    def _open_all(self) -> Problems:
+        """Open the tables that are not; what went wrong."""
+        problems: Problems = {}
+        for topic in self.done:
+            if topic not in self.tables:
+                with collecting(problems, topic):
+                    self.tables[topic] = self._open(topic)
+        return problems
+
+    def _open(self, topic: str) -> TopicTable:
+        found = look_at(self._bootstrap, topic).id
+        try:
+            table = create_topic(self._catalog, topic, found)
+            # The table first, then the log: somebody else may archive it meanwhile.
+            self._check(table, look_at(self._bootstrap, topic))
+            return table
+        except (OtherTopic, ArchiveAhead):
+            if not self._settings.new_table:
+                raise
+            self.done[topic].set_aside = set_aside(self._catalog, topic)
+            return create_topic(self._catalog, topic, look_at(self._bootstrap, topic).id)
+
+    def _look(self, topic: str) -> Log:
+        """A log as it is now, if it is still the one of the table."""
+        log = look_at(self._bootstrap, topic)
+        self._check(self.tables[topic], log)
+        return log
+
+    def _check(self, table: TopicTable, log: Log) -> None:
+        table.check_topic(log.id)
+        for partition, span in table.spans.items():
+            if partition in log.spans:
+                check_reaches(table.topic, partition, log.spans[partition].end, span.end)
+        check_not_cut(self._bootstrap, table.topic, table.spans, table.claim.epochs)
+
+    # Rounds.
+
+    def _drain(self, choose: Choice, problems: Problems) -> None:
         """Rounds, until nothing is left of what the logs had when this began."""
-        tries = moved = 0
-        total = self._waiting()
-        while plan := self._plan(choose):
+        tries = dict.fromkeys(self.tables, 0)
+        moved, total = 0, self._waiting(problems)
+        while plan := self._plan(choose, problems):
             with watched(self._spark, "archiving", self._share(plan, moved, total)):
                 results = self._run(plan)
-            tries = 0 if self._commit(results) else tries + 1
-            if tries == TRIES_MAX:
-                raise Outpaced("somebody else archives the same topics; end one of the two")
-            moved = total - self._waiting()
+            for topic in sorted({one.wanted.topic for one in results}):
+                mine = [one for one in results if one.wanted.topic == topic]
+                with collecting(problems, topic):
+                    tries[topic] = 0 if self._commit(topic, mine) else tries[topic] + 1
+                    if tries[topic] == TRIES_MAX:
+                        raise Outpaced("somebody else archives the same topics; end one of the two")
+            moved = total - self._waiting(problems)
 
-    def _lacking(self, topic: str) -> list[OffsetRange]:
-        log, table = self.logs[topic], self.tables[topic]
-        return lacking(topic, log.spans, table.spans, skip_lost=self._settings.skip_lost)
+    def _lacking(self, topic: str, problems: Problems) -> list[OffsetRange]:
+        """What the archive of a topic lacks; nothing, if something is wrong with it."""
+        if topic not in problems:
+            with collecting(problems, topic):
+                log, table = self.logs[topic], self.tables[topic]
+                return lacking(topic, log.spans, table.spans, skip_lost=self._settings.skip_lost)
+        return []
 
-    def _waiting(self) -> int:
-        return sum(one.count for topic in self.tables for one in self._lacking(topic))
+    def _waiting(self, problems: Problems) -> int:
+        return sum(one.count for topic in self.tables for one in self._lacking(topic, problems))
 
-    def _plan(self, choose: Choice) -> list[Task]:
+    def _plan(self, choose: Choice, problems: Problems) -> list[Task]:
         """The tasks of a round: some of each topic, so that none waits for another."""
         plan = []
         for topic, table in self.tables.items():
             rows, size, _ = table.totals
             file_rows = rows_for(self._settings.file_bytes, rows=rows, bytes_taken=size)
-            chosen = choose(self._lacking(topic), file_rows)
+            chosen = choose(self._lacking(topic, problems), file_rows)
             to = table.destination(self._settings.file_bytes)
             now = next_round(chosen, rows=file_rows, tasks_max=2 * self._parallel)
             plan += [Task(one, to) for one in now]
@@ -211,43 +294,40 @@ class Archiver:
         reading = Reading(bootstrap=self._bootstrap, columns=NAMES)
         return run_tasks(self._spark, plan, partial(move, reading), "archiving")
 
-    def _commit(self, results: Sequence[Moved]) -> bool:
-        """Commit what was moved, topic by topic; whether all of it was."""
-        problems, all_done = [], True
-        for topic in sorted({one.wanted.topic for one in results}):
-            mine = [one for one in results if one.wanted.topic == topic]
-            files = [file for one in mine for file in one.files]
-            failed = [one.problem for one in mine if one.problem]
-            if failed:
-                problems += failed
-                self.tables[topic].storage.remove(file.path for file in files)
-                continue
-            try:
-                self._commit_topic(topic, mine, files)
-            except Outpaced as error:
-                logger.info("%s; planning again", error)
-                self.tables[topic].storage.remove(file.path for file in files)
-                self.tables[topic] = self.tables[topic].reload()
-                all_done = False
-        if problems:
-            raise NotMoved("; ".join(problems[:3]))
-        return all_done
-
-    def _commit_topic(
-        self, topic: str, moved: Sequence[Moved], files: Sequence[WrittenFile]
-    ) -> None:
+    def _commit(self, topic: str, moved: Sequence[Moved]) -> bool:
+        """Commit what was moved of a topic; False, if somebody else was faster."""
         table, done = self.tables[topic], self.done[topic]
         ranges, epochs = [one.wanted for one in moved], self.logs[topic].epochs
-        table.check_topic(look_at(self._bootstrap, topic).id)
-        after = table.claim.after(ranges, files, epochs)
-        check_not_cut(self._bootstrap, topic, after.spans, after.epochs)
-        table = table.commit(files, ranges, epochs)
+        files = [file for one in moved for file in one.files]
+        try:
+            self._check_moved(table, moved)
+        except TidelogError:
+            table.storage.remove(file.path for file in files)
+            raise
+        try:
+            table = table.commit(files, ranges, epochs)
+        except Outpaced as error:
+            logger.info("%s; planning again", error)
+            table.storage.remove(file.path for file in files)
+            self.tables[topic] = table.reload()
+            self.logs[topic] = self._look(topic)  # the archive may have more than the log had
+            return False
+        self.tables[topic] = table
         if not done.commits:
             done.strays = len(remove_strays(table))
         forget_snapshots(table)
-        self.tables[topic] = table
         done.commits += 1
-        done.offsets += sum(one.wanted.count for one in moved)
+        done.offsets += sum(one.count for one in ranges)
         done.rows += sum(file.rows for file in files)
         done.bytes += sum(file.bytes for file in files)
         done.files += len(files)
+        return True
+
+    def _check_moved(self, table: TopicTable, moved: Sequence[Moved]) -> None:
+        """What was read must be of the table's topic still, and of a log that was not cut."""
+        if failed := [one.problem for one in moved if one.problem]:
+            raise NotMoved("; ".join(failed[:3]))
+        table.check_topic(look_at(self._bootstrap, table.topic).id)
+        ranges = [one.wanted for one in moved]
+        claim = table.claim.after(ranges, (), self.logs[table.topic].epochs)
+        check_not_cut(self._bootstrap, table.topic, claim.spans, claim.epochs)

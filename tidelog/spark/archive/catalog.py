@@ -3,7 +3,7 @@
 Rule 1: without another choice the catalog is a file in the warehouse, so that an archive is one
         directory, which can be copied.
 Rule 2: a table is of one topic, told by its id, not by its name: who deletes a topic and makes it
-        anew begins a new table.
+        anew begins a new table. So does, if told to, who has a log that was cut.
 """
 
 import uuid
@@ -144,8 +144,10 @@ def create_topic(catalog: Catalog, topic: str, topic_id: uuid.UUID) -> "TopicTab
 
 
 def set_aside(catalog: Catalog, topic: str) -> str:
-    """Rename the table of a deleted topic, so that its successor gets one; the new name."""
+    """Rename the table of a topic that was deleted or cut, so that it gets a new one; its name."""
     table = load_topic(catalog, topic)
     name = f"{topic}@{table.topic_id}"
+    if name in topics_in(catalog):  # it was cut more than once
+        name += f"-{table.table.metadata.table_uuid}"
     catalog.rename_table((NAMESPACE, topic), (NAMESPACE, name))
     return name

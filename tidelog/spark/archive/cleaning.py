@@ -19,11 +19,11 @@ SNAPSHOTS_KEPT: Final = 100
 
 def remove_strays(archived: TopicTable) -> list[str]:
     """Remove files that no snapshot names and none ever will; which they were."""
+    there = archived.storage.list_files(archived.directory, SUFFIX)
+    archived = archived.reload()  # after the look, so that nothing that was seen is yet to come
     named = _named(archived)
     strays = [
-        path
-        for path in archived.storage.list_files(archived.directory, SUFFIX)
-        if tag_of(path) not in (None, archived.tag) and path not in named
+        path for path in there if tag_of(path) not in (None, archived.tag) and path not in named
     ]
     archived.storage.remove(strays)
     return strays
@@ -48,7 +48,7 @@ def forget_snapshots(
     archived: TopicTable, *, above: int = SNAPSHOTS_MAX, keep: int = SNAPSHOTS_KEPT
 ) -> None:
     """Keep the list of snapshots short, for all of it is written again with every commit."""
-    table = archived.table
+    table = archived.reload().table  # so `archived` stays what it was, and others' commits count
     snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
     if len(snapshots) <= above:
         return

@@ -66,7 +66,8 @@ def check_reaches(topic: str, partition: int, log_end: Offset, archived_end: Off
     if archived_end > log_end:
         raise ArchiveAhead(
             f"{topic}-{partition} is archived up to offset {archived_end}, but its log ends at "
-            f"{log_end}: the log was cut. Archive it into another warehouse"
+            f"{log_end}: the log was cut. `tidelog archive run` with --new-table begins anew, and "
+            "keeps this table under another name"
         )
 
 
@@ -82,7 +83,8 @@ def check_kept(topic: str, archived: Mapping[int, Span], epoch_ends: Mapping[int
             raise ArchiveAhead(
                 f"{topic}-{partition} is archived up to offset {archived_end}, but its log was cut "
                 f"at {end} since, by an unclean election, and has other records from there on. "
-                "Archive it into another warehouse"
+                "`tidelog archive run` with --new-table begins anew, and keeps this table under "
+                "another name"
             )
 
 

@@ -178,7 +178,7 @@ class TopicTable:
     @property
     def directory(self) -> str:
         """Where its files are. No other table's are there, even under the same name."""
-        return f"{self.location.rstrip('/')}/data/{self.topic_id}"
+        return f"{self.location.rstrip('/')}/data/{self.table.metadata.table_uuid}"
 
     def destination(self, bytes_max: int) -> Destination:
         return Destination(

@@ -10,6 +10,7 @@ Rule 4: a compacted log is never trimmed: its oldest record may be the newest on
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from tidelog.model import Offset
 from tidelog.spark.archive.checking import verify
 from tidelog.spark.archive.files import ArchivedFile
 from tidelog.spark.archive.logs import Log, check_not_cut, look_at, offsets_at
+from tidelog.spark.archive.problems import Problems, collecting
 from tidelog.spark.archive.spans import check_reaches, trimmable
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.asking import ask
@@ -80,6 +82,22 @@ def trim(
         )
     _check_unchanged(bootstrap, table, {file.path for file in files}, starts)
     return ask(bootstrap, lambda client: client.delete_records(table.topic, starts))
+
+
+def trim_all(
+    spark: "SparkSession",
+    bootstrap: str,
+    tables: Iterable[TopicTable],
+    keep: Keep,
+    *,
+    on_progress: OnProgress | None = None,
+) -> tuple[dict[str, dict[int, Offset]], Problems]:
+    """Trim topics, each by itself; where their logs begin now, and what went wrong."""
+    starts, problems = {}, Problems()
+    for table in tables:
+        with collecting(problems, table.topic):
+            starts[table.topic] = trim(spark, bootstrap, table, keep, on_progress=on_progress)
+    return starts, problems
 
 
 def _look_at(bootstrap: str, table: TopicTable) -> Log:

@@ -96,6 +96,7 @@ def test_who_never_wins_gives_up(spark, catalog, cluster):
     def win() -> None:
         cluster.topics["pay"] = {0: Span(0, next(numbers))}
         begin(LoopSpark(), catalog, "pay").once()
+        cluster.topics["pay"] = {0: Span(0, 1000)}
 
     cluster.topics["pay"] = {0: Span(0, 1000)}
     archiver = begin(spark, catalog, "pay")
