@@ -5,7 +5,10 @@ Rule 1: a restore is a job, and its plan stands in the table's properties from i
         archived meanwhile.
 Rule 2: it goes in chunks, the same ones whenever it runs. Each is decided once, under its number;
         the topic has all of a chunk or nothing.
-Rule 3: rows of one partition are read and written by one task, in the order of their offsets.
+Rule 3: a target has one job at a time. Who finds another's plan in the place of its own writes no
+        further; who finds none goes on, for the decisions stay when a job is done, and nothing is
+        written twice by a second run that was started meanwhile.
+Rule 4: rows of one partition are read and written by one task, in the order of their offsets.
 """
 
 # tidelog.restore.TARGET (of the table) :=
@@ -14,7 +17,7 @@ Rule 3: rows of one partition are read and written by one task, in the order of 
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +39,7 @@ from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Transaction
     from pyspark.sql import DataFrame, SparkSession
 
 JOB: Final = "tidelog.restore."
@@ -146,11 +150,11 @@ def restore(
         if decided is not None and number <= decided:
             done.skipped += 1
             continue
+        _check_stands(table, wish.target, job)
         with watched(spark, f"restoring {table.topic}", _share(on_progress, number, job.chunks)):
             write_chunk(spark, bootstrap, table, wish, job, number)
         done.chunks += 1
-    _set_job(table, wish.target, None)
-    ask(bootstrap, lambda client: client.forget_decision(GROUP + job.application))
+    _remove_job(table, wish.target, job)
     return done
 
 
@@ -170,11 +174,11 @@ def _share(tell: OnProgress | None, number: int, chunks: int) -> OnProgress | No
 
 def begin(bootstrap: str, table: TopicTable, wish: Wish) -> tuple[Job, bool]:
     """The job of a wish, and whether it was begun before."""
-    text = table.table.properties.get(JOB + wish.target)
-    if text is not None and not wish.restart:
-        job = Job.from_json(text)
-        _check_same(bootstrap, job, wish)
-        return job, True
+    table = table.reload()  # a start of Spark takes long enough for another to begin the same
+    standing = _standing(table, wish.target)
+    if standing is not None and not wish.restart:
+        _check_same(bootstrap, standing, wish)
+        return standing, True
     spans = chosen(table, wish)
     if not spans:
         raise ArchiveError(f"the archive of {table.topic!r} has nothing of what was asked for")
@@ -183,7 +187,7 @@ def begin(bootstrap: str, table: TopicTable, wish: Wish) -> tuple[Job, bool]:
         id=uuid.uuid4().hex, topic_id=str(log.id), spans=spans, chunk_rows=wish.chunk_rows,
         wish=wish.identity,
     )  # fmt: skip
-    _set_job(table, wish.target, job)
+    _set_job(table, wish, job)
     return job, False
 
 
@@ -248,15 +252,55 @@ def prepare_target(bootstrap: str, wish: Wish, *, partitions: int) -> Log:
     return log
 
 
-def _set_job(table: TopicTable, target: str, job: Job | None) -> None:
-    """Note a job in the table, or that there is none any more."""
+def _standing(table: TopicTable, target: str) -> Job | None:
+    """The job that the table has noted."""
+    text = table.table.properties.get(JOB + target)
+    return None if text is None else Job.from_json(text)
+
+
+def _check_stands(table: TopicTable, target: str, job: Job) -> None:
+    """ArchiveError, if another job took the place of this one."""
+    standing = _standing(table.reload(), target)
+    if standing is not None and standing.id != job.id:
+        raise ArchiveError(
+            f"another restore into {target!r} was begun meanwhile, and this one writes no further. "
+            "Let that one end; or restore into a new topic"
+        )
+
+
+def _set_job(table: TopicTable, wish: Wish, job: Job) -> None:
+    """Note a job in the table, unless somebody else has."""
+
+    def note(transaction: "Transaction", standing: Job | None) -> None:
+        if standing is not None and not wish.restart:
+            raise ArchiveError(
+                f"another restore into {wish.target!r} was begun at the same time; once it has "
+                "ended or failed, repeat the command, which goes on with it"
+            )
+        transaction.set_properties({JOB + wish.target: job.to_json()})
+
+    _change(table, wish.target, note)
+    _check_stands(table, wish.target, job)
+
+
+def _remove_job(table: TopicTable, target: str, job: Job) -> None:
+    """Note that a job is done, unless that is noted already."""
+
+    def note(transaction: "Transaction", standing: Job | None) -> None:
+        if standing is not None and standing.id == job.id:
+            transaction.remove_properties(JOB + target)
+
+    _change(table, target, note)
+
+
+def _change(
+    table: TopicTable, target: str, note: "Callable[[Transaction, Job | None], None]"
+) -> None:
     for attempt in range(1, TRIES_MAX + 1):
+        found = table.reload()
         try:
-            with table.reload().table.transaction() as transaction:
-                if job is None:
-                    transaction.remove_properties(JOB + target)
-                else:
-                    transaction.set_properties({JOB + target: job.to_json()})
+            with found.table.transaction() as transaction:
+                note(transaction, _standing(found, target))
             return
         except CommitFailedException:
             if attempt == TRIES_MAX:

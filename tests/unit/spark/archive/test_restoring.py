@@ -1,6 +1,7 @@
 """Plans of a restore, and changes of rows, without a Spark."""
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
 from tidelog.spark.archive.changing import Change, read_sql
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.replaying import Replay
-from tidelog.spark.archive.restoring import Job, Wish, begin, chosen, prepare_target
+from tidelog.spark.archive.restoring import (
+    Job,
+    Restored,
+    Wish,
+    begin,
+    chosen,
+    prepare_target,
+    restore,
+)
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.ranges import OffsetRange
@@ -107,6 +116,83 @@ def test_it_is_not_gone_on_with_as_something_else(table, target):
         begin("", table, Wish(target="again"))
     _, resumed = begin("", table, Wish(target="again", restart=True))
     assert not resumed
+
+
+def test_two_restores_that_begin_at_once_are_one_job(table, target):
+    """Each has loaded the table before its Spark started, and the target is empty for both."""
+    other = table.reload()
+
+    first, _ = begin("", table, Wish(target="again"))
+    second, resumed = begin("", other, Wish(target="again"))
+
+    assert (first.id, resumed) == (second.id, True)
+
+
+def test_a_restore_that_begins_while_another_prepares_the_target_is_refused(
+    table, target, monkeypatch
+):
+    prepare = restoring.prepare_target
+
+    def overtaken(*arguments: Any, **options: Any) -> Log:
+        monkeypatch.setattr(restoring, "prepare_target", prepare)
+        begin("", table, Wish(target="again"))
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(restoring, "prepare_target", overtaken)
+
+    with pytest.raises(ArchiveError, match="begun at the same time"):
+        begin("", table, Wish(target="again"))
+
+
+class Decisions:
+    """Stands for the sink and for the cluster, which decides every chunk once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.decided: dict[str, int] = {}
+        self.written: list[int] = []
+        self.between: Callable[[], object] = lambda: None
+        monkeypatch.setattr(restoring, "ask", lambda bootstrap, question: question(self))
+        monkeypatch.setattr(restoring, "write_chunk", self.write_chunk)
+
+    def read_decision(self, group: str) -> int | None:
+        return self.decided.get(group)
+
+    def write_chunk(self, *arguments: Any) -> None:
+        *_, job, number = arguments
+        between, self.between = self.between, lambda: None
+        between()
+        group = restoring.GROUP + job.application
+        if self.decided.get(group, -1) < number:  # as every task asks
+            self.written.append(number)
+            self.decided[group] = number
+
+
+def run(table: TopicTable, **wish: Any) -> Restored:
+    spark: Any = None
+    return restore(spark, "", table, Wish(target="again", chunk_rows=40, **wish))
+
+
+def test_a_restore_that_another_has_ended_meanwhile_writes_nothing_again(
+    table, target, monkeypatch
+):
+    """The same command, twice at once: tasks of the second start after the first has ended."""
+    decisions = Decisions(monkeypatch)
+    decisions.between = lambda: run(table)
+
+    run(table)
+
+    assert decisions.written == [0, 1, 2]
+    assert not [name for name in table.reload().table.properties if "restore" in name]
+
+
+def test_a_restore_that_another_took_the_place_of_writes_no_further(table, target, monkeypatch):
+    decisions = Decisions(monkeypatch)
+    decisions.between = lambda: begin("", table, Wish(target="again", restart=True))
+
+    with pytest.raises(ArchiveError, match="writes no further"):
+        run(table)
+
+    assert decisions.written == [0]
 
 
 def test_nothing_to_restore_is_said(table: TopicTable, target):
