@@ -114,9 +114,10 @@ class Planner:
             return [*split(wanted, tasks_min=options.tasks_min, rows_max=options.task_rows_max)]
         from tidelog.spark.archive.spans import Span  # archives cost time to load
 
-        self._look_into_archives()
         places = {one.place for one in wanted}
+        # First the logs, then the archives: these have what is trimmed from now on.
         firsts, lasts = self._ask(lambda client: self._log_ends(client, places))
+        self._look_into_archives()
         parts: list[Part] = []
         for topic, history in self._histories.items():
             log = {

@@ -53,7 +53,10 @@ Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", show_def
 KeepRecords = Annotated[
     int,
     typer.Option(
-        "--keep-records", metavar="N", min=0, help="Of each partition, never trim the last N."
+        "--keep-records",
+        metavar="N",
+        min=0,
+        help="Of each partition, never trim the last N offsets (fewer records, if some are gaps).",
     ),
 ]
 KeepTime = Annotated[
@@ -302,8 +305,9 @@ def _show_status(documents: Sequence[dict[str, Any]]) -> None:
         for part in one["partitions"]:
             if part["lost"]:
                 note(
-                    f"{one['topic']}-{part['partition']}: {number(part['lost'])} records were "
+                    f"{one['topic']}-{part['partition']}: {number(part['lost'])} offsets were "
                     "deleted from the log before they were archived"
+                    + "".join(f"; {bounds(gap)} were skipped" for gap in part["skipped"])
                 )
 
 

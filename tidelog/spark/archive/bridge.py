@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tidelog.model import Offset
 from tidelog.spark.archive.catalog import load_topic, open_catalog
+from tidelog.spark.archive.claims import Claim
 from tidelog.spark.archive.files import ArchivedRange, read_archived
 from tidelog.spark.archive.spans import Span, Spans, cut_history
 from tidelog.spark.archive.tables import NotArchived, TopicTable
@@ -29,7 +30,9 @@ class History:
     def __init__(self, topic: str, table: TopicTable | None) -> None:
         self.topic = topic
         self._table = table
-        self.spans: Spans = {} if table is None else table.spans
+        claim = Claim() if table is None else table.claim
+        self.spans: Spans = claim.spans
+        self.lost = claim.lost
 
     def start(self, partition: int, log_start: Offset) -> Offset:
         """The first offset that can be read."""
@@ -59,7 +62,9 @@ class History:
         `log` says what the log has of each partition. RecordsLost, if some of it is in neither.
         Streams `prefer_log`, for which the archive is only the way to get there.
         """
-        cut = cut_history(wanted, self.spans, log, may_lose=may_lose, prefer_log=prefer_log)
+        cut = cut_history(
+            wanted, self.spans, log, lost=self.lost, may_lose=may_lose, prefer_log=prefer_log
+        )
         parts: list[Part] = list(split(cut.live, tasks_min=tasks_min, rows_max=rows_max))
         if cut.archived and self._table is not None:
             parts += self._table.ranges(split(cut.archived, tasks_min=tasks_min, rows_max=rows_max))

@@ -25,6 +25,8 @@ class PartitionStatus:
     archived: Span | None
     log: Span | None
     """None, where nobody was asked or nobody has it any more."""
+    skipped: Sequence[Span] = ()
+    """What was deleted from the log unarchived, and archiving went on behind it."""
     files: int
     rows: int
     bytes: int
@@ -39,9 +41,10 @@ class PartitionStatus:
     @property
     def lost(self) -> int:
         """How many are in neither: the log has deleted them too early."""
+        before = sum(span.end - span.start for span in self.skipped)
         if self.log is None or self.archived is None:
-            return 0
-        return max(0, self.log.start - self.archived.end)
+            return before
+        return before + max(0, self.log.start - self.archived.end)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +53,7 @@ class PartitionStatus:
             "log": None if self.log is None else list(self.log),
             "lag": self.lag,
             "lost": self.lost,
+            "skipped": [list(span) for span in self.skipped],
             "files": self.files,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -65,6 +69,7 @@ def status(table: TopicTable, log: Log | None) -> list[PartitionStatus]:
     return [
         PartitionStatus(
             partition=one, archived=table.spans.get(one), log=spans.get(one),
+            skipped=table.claim.lost.get(one, ()),
             files=len(files.get(one, ())), rows=sum(file.rows for file in files.get(one, ())),
             bytes=sum(file.bytes for file in files.get(one, ())),
         )

@@ -5,7 +5,7 @@ Rule 2: a span tells which offsets were looked at. Fewer records may be there: m
         transactions, aborted records and compacted ones leave holes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
@@ -28,6 +28,7 @@ class Span(NamedTuple):
 
 Spans: TypeAlias = dict[int, Span]
 """By partition."""
+NOTHING_LOST: Final[Mapping[int, Sequence[Span]]] = {}
 
 
 class RecordsLost(TidelogError):
@@ -172,12 +173,14 @@ def cut_history(
     archived: Mapping[int, Span],
     log: Mapping[int, Span],
     *,
+    lost: Mapping[int, Sequence[Span]] = NOTHING_LOST,
     may_lose: bool = False,
     prefer_log: bool = False,
 ) -> Parts:
     """What to read from the archive, which goes first, and what from the log.
 
-    RecordsLost, if some of it is in neither, unless it `may_lose` that. Who would `prefer_log`
+    RecordsLost, if some of it is in neither, unless it `may_lose` that; `lost` says what the
+    archive lacks within its spans, for it was told to skip it. Who would `prefer_log`
     gets from the archive only ranges that the log has not in whole.
     """
     parts = Parts([], [])
@@ -187,18 +190,22 @@ def cut_history(
         if prefer_log and held.start <= one.start:
             kept = Span(one.start, one.start)
         first = kept.start if kept.end > kept.start else held.start
-        missing = [
-            lost
-            for lost in (Span(one.start, first), Span(max(one.start, kept.end), held.start))
-            if lost.start < min(lost.end, one.end)
-        ]
+        gaps = (
+            Span(one.start, first),
+            *(Span(max(one.start, gap.start), gap.end) for gap in lost.get(one.partition, ())),
+            Span(max(one.start, kept.end), held.start),
+        )
+        missing = [gap for gap in gaps if gap.start < min(gap.end, one.end)]
         if missing and not may_lose:
             gone = missing[0]
+            where = f"{kept.start} to {kept.end - 1}"
+            if kept.start <= gone.start < kept.end:
+                where += " without them"
             raise RecordsLost(
                 f"offsets {gone.start} to {min(gone.end, one.end) - 1} of "
-                f"{one.topic}-{one.partition} are neither in the archive, which has {kept.start} "
-                f"to {kept.end - 1}, nor in the log, which begins at {held.start}. Start later, or "
-                "set failOnDataLoss=false to read without them"
+                f"{one.topic}-{one.partition} are neither in the archive, which has {where}, nor "
+                f"in the log, which begins at {held.start}. Start later, or set "
+                "failOnDataLoss=false to read without them"
             )
         for part, span in (
             (parts.archived, kept),

@@ -56,12 +56,16 @@ RETRIES: Final = "commit.retry.num-retries"
 NO_SNAPSHOT: Final = "0"
 NO_EPOCHS: Final[Mapping[int, Epoch]] = {}
 
-PROPERTIES: Final = {
-    RETRIES: "0",
+SHORT_METADATA: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "50",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+}
+"""For any table with many commits: what is written about it does not grow without end."""
+PROPERTIES: Final = {
+    RETRIES: "0",
+    **SHORT_METADATA,
     # Of these no file has the least and greatest value.
     "write.metadata.metrics.column.value": "none",
     "write.metadata.metrics.column.headers.element.key": "none",

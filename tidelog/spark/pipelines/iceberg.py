@@ -4,12 +4,14 @@ Rule 1: a batch's files and the note that the batch is written are one commit. W
         looks for the note first, so a batch that Spark repeats after a crash is there once.
 Rule 2: the note is a property of the table, for each query the number of its last batch; it stays
         when snapshots expire. The snapshot has it, too, for people.
-Rule 3: a directory's name is used by one attempt only. What no snapshot names was left by a crash,
-        and may be removed.
+Rule 3: a directory's name is used by one attempt only, and stands in the snapshot that names its
+        files. An attempt that came to nothing removes its own; what else no snapshot names was left
+        by a crash, and may be removed.
 """
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +20,14 @@ from tidelog.spark.pipelines.spec import Option, Pipeline, SpecError, options_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import fs
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 NAME: Final = "tidelog"
 WRITTEN: Final = "tidelog.batch-written."
+DIRECTORY: Final = "tidelog.directory"
 COMMITS_MAX: Final = 20
 """Others may commit to the same table; each time somebody wins, so this many rarely lose."""
 
@@ -78,10 +82,12 @@ class Catalog:
         """Have a table of this name that takes rows of this schema: new columns are added."""
         from pyiceberg.exceptions import ValidationError
 
+        from tidelog.spark.archive.tables import SHORT_METADATA
+
         catalog = self._load()
         wanted = arrow_schema(schema)
         catalog.create_namespace_if_not_exists(_namespace(name))
-        table = catalog.create_table_if_not_exists(name, schema=wanted)
+        table = catalog.create_table_if_not_exists(name, schema=wanted, properties=SHORT_METADATA)
         try:
             with table.update_schema() as update:
                 update.union_by_name(wanted)
@@ -122,16 +128,24 @@ class TableWriter:
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         frame.write.parquet(location)
-        files = _files(table, location)
-        rows = sum(files.values())
-        if rows:
-            self._commit(table, [file for file, count in files.items() if count], query, batch)
-        return rows
+        files = {file: count for file, count in _files(table, location).items() if count}
+        if files and self._commit(table, list(files), query, batch, location):
+            return sum(files.values())
+        filesystem, path = _find(table, location)
+        with suppress(FileNotFoundError):
+            filesystem.delete_dir(path)
+        return 0
 
-    def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> None:
+    def _commit(
+        self, table: "Table", files: list[str], query: str, batch: int, location: str
+    ) -> bool:
+        """Whether the files are the batch; not, if another driver was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
-        told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
+        told = {
+            "tidelog.query-id": query, "tidelog.batch-id": str(batch),
+            DIRECTORY: location.rpartition("/")[2],
+        }  # fmt: skip
         for attempt in range(1, COMMITS_MAX + 1):
             try:
                 with _tried_once(table).transaction() as transaction:
@@ -139,14 +153,23 @@ class TableWriter:
                         files, snapshot_properties=told, check_duplicate_files=False
                     )
                     transaction.set_properties({f"{WRITTEN}{query}": str(batch)})
-                return
+                return True
             except CommitFailedException:
                 table = self.catalog.table(self.name)
-                # Another driver of the same query may have been faster.
+                # Another driver of the same query may have been faster; or this one, if a catalog
+                # was asked twice.
                 if written(table.properties, query) >= batch:
-                    return
+                    return _has_snapshot(table, told[DIRECTORY])
                 if attempt == COMMITS_MAX:
                     raise
+        return False
+
+
+def _has_snapshot(table: "Table", directory: str) -> bool:
+    return any(
+        one.summary is not None and one.summary[DIRECTORY] == directory
+        for one in table.metadata.snapshots
+    )
 
 
 def written(properties: Mapping[str, str], query: str) -> int:
@@ -182,10 +205,8 @@ def _files(table: "Table", location: str) -> dict[str, int]:
     """The Parquet files that Spark has written, and how many rows each has."""
     import pyarrow.parquet as pq
     from pyarrow import fs
-    from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    scheme, host, path = PyArrowFileIO.parse_location(location, table.io.properties)
-    files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host)
+    files, path = _find(table, location)
     found = {}
     for entry in files.get_file_info(fs.FileSelector(path, allow_not_found=True)):
         if entry.path.endswith(".parquet"):
@@ -193,3 +214,10 @@ def _files(table: "Table", location: str) -> dict[str, int]:
                 rows = pq.read_metadata(file).num_rows
             found[location.removesuffix(path) + entry.path] = rows
     return found
+
+
+def _find(table: "Table", location: str) -> "tuple[fs.FileSystem, str]":
+    """The filesystem of a location, and its path there."""
+    from tidelog.spark.archive.storage import Storage
+
+    return Storage.of(table.io.properties).find(location)

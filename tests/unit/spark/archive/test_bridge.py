@@ -1,15 +1,19 @@
 """Reads that are planned over an archive and a log."""
 
 import uuid
+from typing import Any
 
 import pytest
 
 from tests.unit.spark.archive.rows import TIME_US, archive
+from tidelog.model import TopicPartition
 from tidelog.spark.archive.bridge import History, open_history, read_archived
-from tidelog.spark.archive.catalog import create_topic, open_catalog
+from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
 from tidelog.spark.archive.files import ArchivedRange
 from tidelog.spark.archive.spans import RecordsLost, Span
 from tidelog.spark.archive.tables import NotArchived, OtherTopic
+from tidelog.spark.options import read_options
+from tidelog.spark.planning import Planner
 from tidelog.spark.ranges import OffsetRange
 
 TOPIC = uuid.UUID(int=7)
@@ -94,3 +98,34 @@ def test_a_topic_made_anew_has_no_history(tmp_path, history):
 def test_no_archive_at_all_is_said(tmp_path):
     with pytest.raises(NotArchived, match=r"archive\.warehouse"):
         open_history(str(tmp_path / "nowhere"), None, "orders")
+
+
+def test_records_that_are_archived_and_trimmed_while_a_read_is_planned_are_found(
+    tmp_path, history, monkeypatch
+):
+    """The planner looks at log and archive one after the other."""
+    options = {
+        "kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders", "history": "archive",
+        "archive.warehouse": str(tmp_path),
+    }  # fmt: skip
+    planner = Planner(read_options(options, streaming=False))
+    place, looks = TopicPartition("orders", 0), iter((100, 150))
+
+    def between_looks() -> int:
+        """Where the log begins; after the first look another stretch is archived."""
+        start = next(looks)
+        if start == 100:
+            with open_catalog(str(tmp_path)) as catalog:
+                archive(load_topic(catalog, "orders"), 0, 100, 150)
+        return start
+
+    def look_into_archives(self: Any) -> None:
+        self._histories = {"orders": open_history(str(tmp_path), None, "orders", TOPIC)}
+        between_looks()
+
+    monkeypatch.setattr(Planner, "_look_into_archives", look_into_archives)
+    monkeypatch.setattr(Planner, "_ask", lambda *_: ({place: between_looks()}, {place: 200}))
+
+    parts = planner.tasks([OffsetRange("orders", 0, 0, 200)], prefer_log=False)
+
+    assert sum(part.end - part.start for part in parts) == 200

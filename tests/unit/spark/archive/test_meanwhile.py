@@ -15,12 +15,15 @@ from tests.unit.spark.archive.rows import archive
 from tidelog.client.cluster import Refused
 from tidelog.spark.archive import archiving, logs
 from tidelog.spark.archive.archiving import Archiver, Settings
+from tidelog.spark.archive.bridge import History
 from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
+from tidelog.spark.archive.checking import status
 from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.problems import SeveralFailed
 from tidelog.spark.archive.spans import ArchiveAhead, RecordsLost, Span
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
+from tidelog.spark.ranges import OffsetRange
 
 TOPIC = uuid.UUID(int=6)
 OTHER = uuid.UUID(int=7)
@@ -278,3 +281,26 @@ def test_who_forgets_snapshots_does_not_go_on_from_one_with_older_spans(table: T
 
     with pytest.raises(Outpaced):
         archive(mine, 0, 60, 70)
+
+
+# Records that were skipped.
+
+
+def test_records_that_were_skipped_are_still_said_to_be_lost(
+    catalog: Catalog, cluster: Shifting
+) -> None:
+    begin(catalog, "orders").once()
+    cluster.topics["orders"] = {0: Span(150, 200)}
+    begin(catalog, "orders", skip_lost=True).once()
+    cluster.topics["orders"] = {0: Span(150, 220)}
+    begin(catalog, "orders").once()
+
+    found, log = load_topic(catalog, "orders"), {0: Span(150, 220)}
+    (shown,) = status(found, None)
+    assert (shown.lost, shown.as_json()["skipped"]) == (50, [[100, 150]])
+    history = History("orders", found)
+    with pytest.raises(RecordsLost, match=r"offsets 120 to 149 of .*has 0 to 219 without them"):
+        history.parts([OffsetRange("orders", 0, 120, 220)], log)
+    for start, end, may_lose in ((0, 100, False), (150, 220, False), (0, 220, True)):
+        wanted = OffsetRange("orders", 0, start, end)
+        assert [one.end for one in history.parts([wanted], log, may_lose=may_lose)] == [end]

@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, written
@@ -106,20 +108,50 @@ def test_the_note_stands_in_the_table_and_in_the_snapshot(catalog: Catalog) -> N
     assert snapshot.summary["tidelog.batch-id"] == "3"
 
 
-def test_a_batch_without_rows_makes_no_snapshot(catalog: Catalog) -> None:
+def test_a_batch_without_rows_makes_no_snapshot_and_leaves_no_files(
+    catalog: Catalog, tmp_path: Path
+) -> None:
     assert add(catalog, Frame([]), "q1", 0) == 0
 
     assert catalog.table("sales.orders").snapshots() == []
+    assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("_SUCCESS")) == []
 
 
-def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(catalog: Catalog) -> None:
+def test_many_batches_do_not_keep_every_version_of_what_is_written_about_the_table(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    for batch in range(30):
+        add(catalog, Frame([NORTH]), "q1", batch)
+
+    assert len(list(tmp_path.rglob("*.metadata.json"))) <= 25
+
+
+def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(
+    catalog: Catalog, tmp_path: Path
+) -> None:
     class Overtaken(Frame):
         def parquet(self, location: str) -> None:
             super().parquet(location)
             add(catalog, Frame(self.rows), "q1", 0)
 
-    add(catalog, Overtaken([NORTH]), "q1", 0)
+    assert add(catalog, Overtaken([NORTH]), "q1", 0) == 0
 
+    assert rows(catalog) == [NORTH]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_a_commit_that_a_catalog_was_asked_for_twice_keeps_its_files(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Table._do_commit
+
+    def ask_twice(self: Table, **arguments: Any) -> None:
+        real(self, **arguments)
+        raise CommitFailedException("the table has moved on")
+
+    monkeypatch.setattr(Table, "_do_commit", ask_twice)
+
+    assert add(catalog, Frame([NORTH]), "q1", 0) == 1
     assert rows(catalog) == [NORTH]
 
 
