@@ -4,9 +4,8 @@ Rule 1: a batch's files and the note that the batch is written are one commit. W
         looks for the note first, so a batch that Spark repeats after a crash is there once.
 Rule 2: the note is a property of the table, for each query the number of its last batch; it stays
         when snapshots expire. The snapshot has it, too, for people.
-Rule 3: a directory's name is used by one attempt only, and stands in the snapshot that names its
-        files. An attempt that came to nothing removes its own; what else no snapshot names was left
-        by a crash, and may be removed.
+Rule 3: a directory's name is used by one attempt only. An attempt that came to nothing removes its
+        own; what else no snapshot names was left by a crash, and may be removed.
 """
 
 import uuid
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 NAME: Final = "tidelog"
 WRITTEN: Final = "tidelog.batch-written."
-DIRECTORY: Final = "tidelog.directory"
 COMMITS_MAX: Final = 20
 """Others may commit to the same table; each time somebody wins, so this many rarely lose."""
 
@@ -129,23 +127,18 @@ class TableWriter:
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         frame.write.parquet(location)
         files = {file: count for file, count in _files(table, location).items() if count}
-        if files and self._commit(table, list(files), query, batch, location):
+        if files and self._commit(table, list(files), query, batch):
             return sum(files.values())
         filesystem, path = _find(table, location)
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
         return 0
 
-    def _commit(
-        self, table: "Table", files: list[str], query: str, batch: int, location: str
-    ) -> bool:
+    def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
-        told = {
-            "tidelog.query-id": query, "tidelog.batch-id": str(batch),
-            DIRECTORY: location.rpartition("/")[2],
-        }  # fmt: skip
+        told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
         for attempt in range(1, COMMITS_MAX + 1):
             try:
                 with _tried_once(table).transaction() as transaction:
@@ -156,20 +149,13 @@ class TableWriter:
                 return True
             except CommitFailedException:
                 table = self.catalog.table(self.name)
-                # Another driver of the same query may have been faster; or this one, if a catalog
-                # was asked twice.
+                # Another driver of the same query may have been faster. This one was not:
+                # pyiceberg says so only of commits that were not done, and removes its manifests.
                 if written(table.properties, query) >= batch:
-                    return _has_snapshot(table, told[DIRECTORY])
+                    return False
                 if attempt == COMMITS_MAX:
                     raise
         return False
-
-
-def _has_snapshot(table: "Table", directory: str) -> bool:
-    return any(
-        one.summary is not None and one.summary[DIRECTORY] == directory
-        for one in table.metadata.snapshots
-    )
 
 
 def written(properties: Mapping[str, str], query: str) -> int:

@@ -6,8 +6,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Table
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, written
@@ -138,21 +136,6 @@ def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(
 
     assert rows(catalog) == [NORTH]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
-
-
-def test_a_commit_that_a_catalog_was_asked_for_twice_keeps_its_files(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Table._do_commit
-
-    def ask_twice(self: Table, **arguments: Any) -> None:
-        real(self, **arguments)
-        raise CommitFailedException("the table has moved on")
-
-    monkeypatch.setattr(Table, "_do_commit", ask_twice)
-
-    assert add(catalog, Frame([NORTH]), "q1", 0) == 1
-    assert rows(catalog) == [NORTH]
 
 
 def test_a_writer_that_lost_the_race_to_another_query_tries_again(catalog: Catalog) -> None:
