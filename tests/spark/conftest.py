@@ -5,6 +5,7 @@ Rule 2: a query that a test started ends with the test, whatever became of it.
 """
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Most of these JVMs and workers live for seconds: they should start fast, not run fast.
+    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    os.environ["PYTHONPATH"] = str(HERE / "lean")
     # Whatever pandas is there: our jobs use none.
     config.addinivalue_line(
         "filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning"

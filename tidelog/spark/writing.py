@@ -107,7 +107,11 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._group = GROUP_PREFIX + (_application(options) or uuid.uuid4().hex)
+        self._group = (
+            GROUP_PREFIX + uuid.uuid4().hex
+            if options.application is None
+            else application_group(options.application, options.topic)
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = _attempt(_context(), self._group, self._options.version)
@@ -129,11 +133,9 @@ class BatchWriter(DataSourceArrowWriter):
         give_up(self._options, self._group)
 
 
-def _application(options: WriteOptions) -> str | None:
-    """Who writes: an application may write one version to each of several topics."""
-    if options.application is None or options.topic is None:
-        return options.application
-    return f"{options.application}:{options.topic}"
+def application_group(application: str, topic: str | None) -> str:
+    """Whose versions are counted: an application may write one to each of several topics."""
+    return GROUP_PREFIX + (application if topic is None else f"{application}:{topic}")
 
 
 def _context() -> TaskContext:

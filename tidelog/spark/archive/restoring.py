@@ -37,14 +37,13 @@ from tidelog.spark.asking import ask
 from tidelog.spark.columns import ddl
 from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.writing import application_group
 
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyspark.sql import DataFrame, SparkSession
 
 JOB: Final = "tidelog.restore."
-GROUP: Final = "spark."
-"""What the sink puts before the name of an application."""
 CHUNK_ROWS: Final = 1_000_000
 """Of one partition: what is written in one transaction."""
 TRIES_MAX: Final = 5
@@ -145,7 +144,8 @@ def restore(
     """Write what is wished into a topic, or go on with what was begun."""
     job, resumed = begin(bootstrap, table, wish)
     done = Restored(job, resumed=resumed)
-    decided = ask(bootstrap, lambda client: client.read_decision(GROUP + job.application))
+    group = application_group(job.application, wish.target)
+    decided = ask(bootstrap, lambda client: client.read_decision(group))
     for number in range(job.chunks):
         if decided is not None and number <= decided:
             done.skipped += 1
