@@ -25,6 +25,7 @@ from tidelog.spark.archive.restoring import (
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.writing import application_group
 
 TIME_MS = TIME_US // 1000
 
@@ -161,7 +162,7 @@ class Decisions:
         *_, job, number = arguments
         between, self.between = self.between, lambda: None
         between()
-        group = restoring.GROUP + job.application
+        group = application_group(job.application, "again")
         if self.decided.get(group, -1) < number:  # as every task asks
             self.written.append(number)
             self.decided[group] = number
