@@ -1,5 +1,6 @@
 """Spark's own Kafka connector, and that its rows are those of `format("tidelog")`."""
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -112,7 +113,7 @@ class Both:
         for one in (KAFKA, TIDELOG):
             self._streamed(one, topic)
             (file,) = (self._directory / f"{one}-{topic}" / "offsets").glob("0")
-            forms[one] = file.read_text().splitlines()[2]
+            forms[one] = json.loads(file.read_text().splitlines()[2])
         assert forms[KAFKA] == forms[TIDELOG], forms
 
     def _plain(self) -> str:
