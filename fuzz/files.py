@@ -36,10 +36,11 @@ class FilesFuzzer:
     name = "files"
 
     def __init__(self) -> None:
-        self._directory = _run(_whole_directory())
+        self.directory = _run(_whole_directory())
+        """A good one, by path."""
         self._good: dict[bytes, list[bytes]] = {
             b"e": [_epochs(0), _epochs(1), _epochs(5)],
-            b"s": [b"".join(_files_named(self._directory, ".snapshot")), ProducerStates().encode()],
+            b"s": [b"".join(_files_named(self.directory, ".snapshot")), ProducerStates().encode()],
             b"i": [b"", struct.pack(">IIIIII", 5, 100, 9, 400, 12, 900)],
             b"t": [b"", struct.pack(">qIqIqI", -1, 0, 5, 3, 10**12, 9)],
             b"m": [metadata.encode(record) for record in _metadata_records()],
@@ -56,7 +57,7 @@ class FilesFuzzer:
         return kind + mutate(random, content)
 
     def _damaged_directory(self, random: Random) -> dict[str, bytes]:
-        files = dict(self._directory)
+        files = dict(self.directory)
         for _ in range(random.randint(1, 2)):
             name = random.choice(sorted(files))
             match random.randrange(8):

@@ -149,6 +149,14 @@ class Quorum:
 
     def _build(self, state: ElectionState, voters: VoterSet, snapshot: SnapshotId | None) -> None:
         log = self.log.log
+        if log.epochs.latest > state.epoch:
+            # Promises are kept before anything is appended, so one of the two files is damaged.
+            # Whichever it is: what comes next is later than both.
+            _log.warning(
+                "the promises of node %d end with epoch %d, its log with %d; going on from that",
+                self.me.key.id, state.epoch, log.epochs.latest,
+            )  # fmt: skip
+            state = ElectionState(epoch=log.epochs.latest)
         decided = min(self.log.high_watermark, log.end)  # of this process, if it begins again
         self._bootstrap = voters
         self._snapshot = snapshot
