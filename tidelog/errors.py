@@ -76,6 +76,16 @@ class RequestTimedOut(BrokerError):
     retriable = True
 
 
+class OutcomeUnknown(RequestTimedOut):
+    """A write may have happened, or may happen yet; look, or repeat it with the same
+    Idempotency-Key."""
+
+    def __init__(self, message: str, **known: object) -> None:
+        super().__init__(message)
+        self.known = known
+        """What is known of it, for whoever asked: where it is written, and who holds it."""
+
+
 class MessageTooLarge(BrokerError):
     """The batch is above the topic's `max.message.bytes`; send less at once, or raise the limit."""
 

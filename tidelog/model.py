@@ -18,6 +18,8 @@ NO_EPOCH: Final[Epoch] = -1
 NO_OFFSET: Final[Offset] = -1
 NO_PRODUCER: Final[ProducerId] = -1
 NO_SEQUENCE: Final = -1
+ONCE_PRODUCER_MIN: Final[ProducerId] = 2**62
+"""From here on producer ids are not granted: each is made of the Idempotency-Key of one request."""
 NO_TIMESTAMP: Final = -1
 
 TOPIC_NAME_MAX: Final = 249

@@ -20,12 +20,13 @@ from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
 from tidelog.broker.in_sync import InSyncProposals
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.serving import Serving
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
 from tidelog.cluster.member import Member
 from tidelog.cluster.membership import Membership
-from tidelog.cluster.messages import AddToTransactions, WriteMarkers
+from tidelog.cluster.messages import AddToTransactions, Serve, WriteMarkers
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
@@ -125,6 +126,7 @@ class Broker:
         """Called when a coordinator ends transactions here; set by whoever writes markers."""
         self.on_places_to_add: Handler = _not_yet
         """Called when a leader has something to add to a transaction that is coordinated here."""
+        self.serving = Serving(self)
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
         self.member: Member
@@ -207,6 +209,7 @@ class Broker:
         )  # fmt: skip
         self.member.handle(WriteMarkers, lambda *heard: self.on_markers(*heard))
         self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
+        self.member.handle(Serve, self.serving.on_serve)
         self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(
             self.host, self.member, self.replicas,
@@ -593,7 +596,10 @@ class Broker:
             log, config = partition.log, partition.config
             if not partition.leads():
                 continue  # a follower's log begins where its leader's does
-            log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
+            log.producers.expire(
+                now_ms - self.config.producer_id_expiration_ms,
+                once_before_ms=now_ms - self.config.idempotency_window_ms,
+            )
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
             await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))

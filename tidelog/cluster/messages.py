@@ -1,6 +1,7 @@
 """What nodes of a cluster say to each other beside the quorum's own messages."""
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -234,3 +235,27 @@ class WriteMarkers(Message, frozen=True, kw_only=True, tag=True):
 class WriteMarkersAnswer(Message, frozen=True, kw_only=True, tag=True):
     codes: tuple[tuple[int, ...], ...]
     """An error or 0 for each place of each end, in order."""
+
+
+# Work for the leader of a partition.
+
+
+class Serve(Message, frozen=True, kw_only=True, tag=True):
+    """A piece of work, sent by the node that was asked for it to the one that can do it."""
+
+    topic: str
+    """The topic's id, in hex."""
+    partition: int
+    work: msgspec.Raw
+    seconds: float
+    """How long whoever asked waits."""
+
+
+class ServeAnswer(Message, frozen=True, kw_only=True, tag=True):
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    code: int = 0
+    """Of the error that it was refused with; 0 if it was done."""
+    detail: str = ""
+    is_unknown: bool = False
+    """Nobody knows whether it was done, or will be."""
+    known: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -138,6 +138,12 @@ class NodeConfig:
     producer_id_expiration_ms: int = setting(
         DAY_MS, "Forget an idempotent producer that has been silent this long.", least=1
     )
+    idempotency_window_ms: int = setting(
+        600_000, "How long a request over HTTP is recognised by its Idempotency-Key.", least=1
+    )
+    http_max_body_bytes: int = setting(
+        8 * MIB, "The largest body of an HTTP request.", least=1024, most=1024 * MIB
+    )
     max_incremental_fetch_partitions: int = setting(
         100_000, "Partitions that one fetch session may hold.", least=1
     )
@@ -221,7 +227,7 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
         "catchup.threshold.records", "connections.max", "connections.max.idle.ms",
         "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes",
         "follower.replication.throttled.rate", "frame.timeout.ms",
-        "leader.replication.throttled.rate",
+        "http.max.body.bytes", "idempotency.window.ms", "leader.replication.throttled.rate",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
         "producer.id.expiration.ms", "socket.request.max.bytes",
     }

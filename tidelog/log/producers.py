@@ -39,12 +39,15 @@ from tidelog.model import (
     NO_OFFSET,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    ONCE_PRODUCER_MIN,
     Epoch,
     Offset,
     ProducerId,
 )
 from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Marker
 
+ONCE_MAX: Final = 100_000
+"""Requests with an Idempotency-Key that a log remembers; the oldest go first."""
 BATCHES_REMEMBERED: Final = 5
 """As many as a client may have in flight, so every honest retry is recognised."""
 
@@ -99,10 +102,11 @@ class ProducerState:
 class ProducerStates:
     """All idempotent producers that have written to a log."""
 
-    __slots__ = ("_open", "_states")
+    __slots__ = ("_once", "_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._once: dict[ProducerId, None] = {}  # in the order of offsets
         self._open: dict[ProducerId, Offset] = {}  # in the order of offsets
 
     def __len__(self) -> int:
@@ -239,23 +243,39 @@ class ProducerStates:
         """The state of a producer that is new, or in another epoch: none of its batches count."""
         state = self._states.get(producer_id)
         if state is None:
+            is_once = producer_id >= ONCE_PRODUCER_MIN
             state = self._states[producer_id] = ProducerState(
-                epoch, deque(maxlen=BATCHES_REMEMBERED)
+                epoch, deque(maxlen=1 if is_once else BATCHES_REMEMBERED)
             )
+            if is_once:
+                self._note_once(producer_id)
         else:
             state.epoch = epoch
             state.batches.clear()
         return state
 
-    def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch or marker is older than `before_ms`."""
+    def _note_once(self, producer_id: ProducerId) -> None:
+        self._once[producer_id] = None
+        if len(self._once) > ONCE_MAX:
+            oldest = next(iter(self._once))
+            del self._once[oldest], self._states[oldest]
+
+    def expire(self, before_ms: int, *, once_before_ms: int | None = None) -> None:
+        """Forget producers whose last batch or marker is older than `before_ms`.
+
+        Those made of an Idempotency-Key, than `once_before_ms`.
+        """
+        once_before = before_ms if once_before_ms is None else once_before_ms
         gone = [
             producer_id
             for producer_id, state in self._states.items()
-            if state.last_timestamp_ms < before_ms and state.transaction_start == NO_OFFSET
+            if state.last_timestamp_ms
+            < (once_before if producer_id >= ONCE_PRODUCER_MIN else before_ms)
+            and state.transaction_start == NO_OFFSET
         ]
         for producer_id in gone:
             del self._states[producer_id]
+            self._once.pop(producer_id, None)
 
     def encode(self) -> bytes:
         entries: list[bytes] = []

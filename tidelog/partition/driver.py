@@ -574,7 +574,7 @@ class Partition:
         self.leads_damaged = False
         if leader is not None:
             self._last_watermark = leader.high_watermark
-            for waiter in leader.lose_after(leader.high_watermark):
+            for waiter in (*leader.lose_after(leader.high_watermark), *leader.take_copied()):
                 waiter.settled(error)
         self.follower = None
         self._tell_watchers()

@@ -12,6 +12,7 @@ Rule 5: what a follower holds counts only in this epoch, and in the life that it
     --------------------------  ---------------------------------------------------------------
     wait_written(end, waiter)   released by the `written` that reaches `end` (acks=1)
     wait_committed(end, waiter) released by the watermark that reaches `end` (acks=all)
+    wait_copied(end, n, waiter) released by the `holds` of the follower that is the n-th to have it
     written(end)                releases acks=1
     holds(node, end)            may raise the watermark, which releases acks=all
     fetched(node, offset)       a follower is level if it reads at the end that it last saw
@@ -47,6 +48,13 @@ class Waiter(Protocol):
 class _Wait:
     end: Offset
     waiter: Waiter = field(compare=False)
+
+
+@dataclass(slots=True)
+class _Copies:
+    end: Offset
+    count: int
+    waiter: Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +102,9 @@ class Leader:
     """
 
     __slots__ = (
-        "_committed", "_pending", "_unsure", "_written", "began_at", "epoch", "epoch_start",
-        "followers", "held_here", "high_watermark", "in_flight", "in_sync", "maximal", "me",
-        "min_in_sync", "partition_epoch", "replicas", "written_end",
+        "_committed", "_copied", "_pending", "_unsure", "_written", "began_at", "epoch",
+        "epoch_start", "followers", "held_here", "high_watermark", "in_flight", "in_sync",
+        "maximal", "me", "min_in_sync", "partition_epoch", "replicas", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +144,7 @@ class Leader:
         self._unsure = False
         self._written: list[_Wait] = []
         self._committed: list[_Wait] = []
+        self._copied: list[_Copies] = []
         self._advance()
         assert me in self.in_sync, "a leader is always in sync with itself"
 
@@ -161,7 +170,7 @@ class Leader:
 
     @property
     def waiting(self) -> int:
-        return len(self._written) + len(self._committed)
+        return len(self._written) + len(self._committed) + len(self._copied)
 
     # Waiting.
 
@@ -172,6 +181,17 @@ class Leader:
     def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
         """Wait for the watermark to reach `end`; True if it has."""
         return self._wait(self._committed, self.high_watermark, end, waiter)
+
+    def wait_copied(self, end: Offset, count: int, waiter: Waiter) -> bool:
+        """Wait until `count` followers hold everything below `end`; True if they do."""
+        if self.copies_of(end) >= count:
+            return True
+        self._copied.append(_Copies(end, count, waiter))
+        return False
+
+    def copies_of(self, end: Offset) -> int:
+        """How many followers hold everything below `end`."""
+        return sum(view.held >= end for view in self.followers.values())
 
     @staticmethod
     def _wait(waits: list[_Wait], reached: Offset, end: Offset, waiter: Waiter) -> bool:
@@ -215,7 +235,16 @@ class Leader:
             view.held = end
             if log_end is not None:
                 self._mark(view, log_end, now)
+            if self._copied:
+                settled = self.advance()
+                return Settled([*settled.waiters, *self._take_copied()], settled.advanced)
         return self.advance()
+
+    def _take_copied(self) -> list[Waiter]:
+        done = [one for one in self._copied if self.copies_of(one.end) >= one.count]
+        if done:
+            self._copied = [one for one in self._copied if one not in done]
+        return [one.waiter for one in done]
 
     def advance(self) -> Settled:
         """Raise the watermark as far as it may go."""
@@ -364,6 +393,12 @@ class Leader:
         self._written.clear()
         return waiters
 
+    def take_copied(self) -> list[Waiter]:
+        """Everyone who waits for followers, whatever is committed."""
+        waiters = [one.waiter for one in self._copied]
+        self._copied.clear()
+        return waiters
+
     def lose_after(self, end: Offset) -> list[Waiter]:
         """The log ends at `end` again: the waiters for anything later, who must be refused."""
         assert end >= self.high_watermark, "what is committed is never lost"
@@ -371,6 +406,8 @@ class Leader:
         for waits in (self._written, self._committed):
             lost += [wait.waiter for wait in waits if wait.end > end]
             waits[:] = [wait for wait in waits if wait.end <= end]
+        lost += [one.waiter for one in self._copied if one.end > end]
+        self._copied = [one for one in self._copied if one.end <= end]
         self.written_end = min(self.written_end, end)
         return lost
 
@@ -381,6 +418,8 @@ class Leader:
             if any(wait.waiter.deadline <= now for wait in waits):
                 late += [wait.waiter for wait in waits if wait.waiter.deadline <= now]
                 waits[:] = [wait for wait in waits if wait.waiter.deadline > now]
+        late += [one.waiter for one in self._copied if one.waiter.deadline <= now]
+        self._copied = [one for one in self._copied if one.waiter.deadline > now]
         return late
 
 

@@ -1,25 +1,15 @@
-"""The ASGI application of a node: its routes, and what holds for every request.
-
-| route               | answers                                                                  |
-|---------------------|--------------------------------------------------------------------------|
-| GET /health/live    | 200: the process runs                                                    |
-| GET /health/ready   | 200: the node can serve; 503 says why it cannot                          |
-| GET /v1/cluster     | brokers, quorum, partitions; `?topics=a,b` for some topics, `?topics=`   |
-|                     | for none                                                                 |
-| GET /v1/replication | how followers stand, and who catches up; `?topics=a,b` lists these whole |
-| GET /metrics        | the same in numbers, for Prometheus                                      |
-| POST /v1/topics/{topic}/partitions/{partition}/promote, POST /v1/broker/stop: `operations`     |
+"""The ASGI application of a node: its operations as routes, and what holds for every request.
 
 Rule 1: every answer carries `x-request-id`: the client's own, if it sent one that is fit to be
         printed, or one of ours.
 Rule 2: a body longer than the limit is refused before it is in memory.
+Rule 3: what the face offers is in the tables of its modules (`api.Operation`), and nowhere else.
 """
 
 import logging
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,87 +18,53 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidelog.faces.http.cluster import ClusterView
-from tidelog.faces.http.health import why_not_ready
-from tidelog.faces.http.operations import promote_partition, stop_node
-from tidelog.faces.http.problems import problem
-from tidelog.faces.http.replication import metrics_text, replication_document
+from tidelog.client.cluster import Refused
+from tidelog.errors import BrokerError, ConfigError
+from tidelog.faces.http import cluster, operations, probes, replication
+from tidelog.faces.http.api import Operation, endpoint
+from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
 
 _log = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 1024 * 1024
 REQUEST_ID: Final = "x-request-id"
 REQUEST_ID_MAX: Final = 128
-METRICS_TYPE: Final = "text/plain; version=0.0.4"
+
+
+def all_operations() -> tuple[Operation, ...]:
+    """Everything that the face offers; what is asked for most comes first."""
+    return (
+        *probes.OPERATIONS,
+        *cluster.OPERATIONS,
+        *replication.OPERATIONS,
+        *operations.OPERATIONS,
+    )
 
 
 def make_app(node: "Node") -> ASGIApp:
-    view = ClusterView(node.broker)
-
-    async def live(request: Request) -> Response:
-        return json_response({"status": "live"})
-
-    async def ready(request: Request) -> Response:
-        reason = why_not_ready(node)
-        if reason is None:
-            return json_response({"status": "ready", "node": node.broker.node_id})
-        raise HTTPException(503, reason, headers={"retry-after": "1"})
-
-    def refuse_early() -> None:
-        if node.broker.quorum is None:
-            raise HTTPException(503, why_not_ready(node), headers={"retry-after": "1"})
-
-    async def cluster(request: Request) -> Response:
-        refuse_early()
-        return Response(await view.get(_topics(request)), media_type="application/json")
-
-    async def replication(request: Request) -> Response:
-        refuse_early()
-        return json_response(await replication_document(node.broker, _topics(request)))
-
-    async def metrics(request: Request) -> Response:
-        refuse_early()
-        return Response(await metrics_text(node.broker), media_type=METRICS_TYPE)
-
-    async def promote(request: Request) -> Response:
-        refuse_early()
-        return await promote_partition(node, request)
-
-    async def stop(request: Request) -> Response:
-        return await stop_node(node, request)
-
+    kept: dict[Any, Any] = {}
     app = Starlette(
         routes=[
-            Route("/health/live", live),
-            Route("/health/ready", ready),
-            Route("/v1/cluster", cluster),
-            Route("/v1/replication", replication),
-            Route("/metrics", metrics),
-            Route(
-                "/v1/topics/{topic}/partitions/{partition:int}/promote", promote, methods=["POST"]
-            ),
-            Route("/v1/broker/stop", stop, methods=["POST"]),
+            Route(operation.path, endpoint(node, operation, kept), methods=[operation.method])
+            for operation in all_operations()
         ],
-        exception_handlers={HTTPException: _refuse, Exception: _fail},
+        exception_handlers={
+            HTTPException: _refuse,
+            Problem: _explain,
+            BrokerError: _explain_broker,
+            Refused: _explain_refused,
+            ConfigError: _explain_config,
+            Exception: _fail,
+        },
     )
     app.router.redirect_slashes = False
     return Limits(app, node)
 
 
-def _topics(request: Request) -> frozenset[str] | None:
-    named = request.query_params.get("topics")
-    return None if named is None else frozenset(filter(None, named.split(",")))
-
-
-def json_response(document: object) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json")
-
-
 _DETAILS: Final = {
-    404: "there is nothing at {path}; see GET /v1/cluster and GET /health/ready",
+    404: "there is nothing at {path}; /docs lists all that there is",
     405: "{path} does not take {method}",
 }
 
@@ -121,6 +77,30 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return problem(
         error.status_code, detail, request_id=request.scope["request_id"], headers=error.headers
     )
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return problem(
+        error.status, error.detail, request_id=request.scope["request_id"],
+        headers=error.headers, facts=error.facts,
+    )  # fmt: skip
+
+
+async def _explain_broker(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BrokerError)
+    return await _explain(request, problem_of(error))
+
+
+async def _explain_refused(request: Request, error: Exception) -> Response:
+    """Another node, or this one, refused what the face asked of it as a Kafka client."""
+    assert isinstance(error, Refused)
+    status = status_of(error.code, retriable=error.retriable)
+    return await _explain(request, Problem(status, str(error), code=error.code))
+
+
+async def _explain_config(request: Request, error: Exception) -> Response:
+    return await _explain(request, Problem(400, str(error)))
 
 
 async def _fail(request: Request, error: Exception) -> Response:
@@ -136,6 +116,7 @@ class Limits:
 
     def __init__(self, app: ASGIApp, node: "Node") -> None:
         self._app = app
+        self._broker = node.broker
         self._new_id = node.broker.host.new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,8 +124,12 @@ class Limits:
         given = headers.get(REQUEST_ID, "")
         is_fit = 0 < len(given) <= REQUEST_ID_MAX and given.isascii() and given.isprintable()
         request_id = scope["request_id"] = given if is_fit else self._new_id().hex
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         received = 0
         is_answered = False
+        bytes_max = self._broker.config.http_max_body_bytes
 
         async def send_signed(message: Message) -> None:
             nonlocal is_answered
@@ -157,23 +142,23 @@ class Limits:
 
         async def receive_limited() -> Message:
             nonlocal received
-            message = await receive()
+            message: Any = await receive()
             received += len(message.get("body", b""))
-            if received > BODY_BYTES_MAX:
+            if received > bytes_max:
                 raise TooLong
-            return message
+            return message  # type: ignore[no-any-return]
 
         try:
             length = headers.get("content-length", "0")
-            if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+            if not length.isdecimal() or int(length) > bytes_max:
                 raise TooLong
             await self._app(scope, receive_limited, send_signed)
         except TooLong:
             if is_answered:
                 raise
             refusal = problem(
-                413, f"a request has at most {BODY_BYTES_MAX} bytes here", request_id=request_id,
-                headers={"connection": "close"},
+                413, f"a request has at most {bytes_max} bytes here (http.max.body.bytes)",
+                request_id=request_id, headers={"connection": "close"},
             )  # fmt: skip
             await refusal(scope, receive, send_signed)
 

@@ -13,15 +13,38 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
+from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
 from tidelog.controller.image import PartitionImage, TopicImage
+from tidelog.faces.http.api import JSON, Call, Operation, Param
 from tidelog.model import NO_NODE, NodeId, Offset
 
 SLICE: Final = 100
 """Partitions between two breaths: a third of a millisecond."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+def wanted_topics(call: Call) -> frozenset[str] | None:
+    """The topics that `?topics=a,b` names; None for all."""
+    named: str | None = call["topics"]
+    return None if named is None else frozenset(filter(None, named.split(",")))
+
+
+async def get_cluster(call: Call) -> Response:
+    view = call.keep(ClusterView)
+    return Response(await view.get(wanted_topics(call)), media_type=JSON)
+
+
+TOPICS: Final = Param(name="topics", doc="Names between commas; empty for none. All by default.")
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path="/v1/cluster", handler=get_cluster, tag="cluster", params=(TOPICS,),
+        summary="Brokers, quorum, and every partition as this node knows it.",
+    ),
+)  # fmt: skip
 
 
 class ClusterView:

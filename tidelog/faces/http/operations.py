@@ -6,7 +6,7 @@ Rule 2: what only the active controller decides is answered with 307 and where t
 """
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -15,30 +15,12 @@ from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.promotion import Promotion, promote
-from tidelog.errors import (
-    BrokerError,
-    EligibleLeadersNotAvailable,
-    InvalidReplicaAssignment,
-    NotController,
-    UnknownTopicOrPartition,
-)
-from tidelog.faces.http.problems import problem
+from tidelog.errors import NotController
+from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.problems import Problem, problem
 from tidelog.model import NO_NODE, NodeId, TopicPartition
 
-if TYPE_CHECKING:
-    from tidelog.faces.node import Node
-
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-JSON: Final = "application/json"
-STATUS: Final[dict[type[BrokerError], int]] = {
-    UnknownTopicOrPartition: 404,
-    InvalidReplicaAssignment: 400,
-    EligibleLeadersNotAvailable: 409,
-}
-"""Any other failure is one that may pass: 503."""
 
 
 class PromoteWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -57,31 +39,16 @@ class StopWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whom the sender means; another node does not stop."""
 
 
-class WrongBody(Exception):
-    """The body is not what the route takes; the status and the message say what is."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-
-
-async def promote_partition(node: "Node", request: Request) -> Response:
-    """`POST /v1/topics/{topic}/partitions/{partition}/promote`."""
-    request_id = request.scope["request_id"]
-    name = TopicPartition(request.path_params["topic"], request.path_params["partition"])
+async def promote_partition(call: Call) -> Response | dict[str, Any]:
+    name = TopicPartition(call.path["topic"], call.path["partition"])
+    wanted: PromoteWanted = call.body
     try:
-        wanted = await read_body(request, PromoteWanted)
         found = await promote(
-            node.broker, name, wanted.node, force=wanted.force, dry_run=wanted.dry_run
+            call.broker, name, wanted.node, force=wanted.force, dry_run=wanted.dry_run
         )
-    except WrongBody as error:
-        return problem(error.status, str(error), request_id=request_id)
     except NotController:
-        return elsewhere(node.broker, request)
-    except BrokerError as error:
-        return problem(STATUS.get(type(error), 503), str(error), request_id=request_id)
-    document = describe_promotion(found) | {"dry_run": wanted.dry_run}
-    return Response(msgspec.json.encode(document), media_type=JSON)
+        return elsewhere(call.broker, call.request)
+    return describe_promotion(found) | {"dry_run": wanted.dry_run}
 
 
 def describe_promotion(found: Promotion) -> dict[str, Any]:
@@ -128,27 +95,31 @@ def elsewhere(broker: Broker, request: Request) -> Response:
     return problem(307, detail, request_id=request_id, headers={"location": location})
 
 
-async def stop_node(node: "Node", request: Request) -> Response:
-    """`POST /v1/broker/stop`: as SIGTERM does."""
-    me = node.broker.node_id
-    try:
-        wanted = await read_body(request, StopWanted)
-        if wanted.node not in (None, me):
-            raise WrongBody(409, f"this is node {me}, not {wanted.node}; nothing was stopped")
-    except WrongBody as error:
-        return problem(error.status, str(error), request_id=request.scope["request_id"])
-    _log.info("request %s asks this node to stop", request.scope["request_id"])
-    node.want_stop()
-    return Response(msgspec.json.encode({"node": me, "stopping": True}), 202, media_type=JSON)
+async def stop_node(call: Call) -> dict[str, Any]:
+    """As SIGTERM does."""
+    me, wanted = call.broker.node_id, call.body.node
+    if wanted not in (None, me):
+        raise Problem(409, f"this is node {me}, not {wanted}; nothing was stopped")
+    _log.info("request %s asks this node to stop", call.request_id)
+    call.node.want_stop()
+    return {"node": me, "stopping": True}
 
 
-async def read_body(request: Request, kind: type[T]) -> T:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise WrongBody(415, f"send a body of content-type {JSON}; {{}} will do")
-    try:
-        return msgspec.json.decode(await request.body(), type=kind)
-    except msgspec.MsgspecError as error:
-        fields = ", ".join(field.name for field in msgspec.structs.fields(kind))
-        raise WrongBody(
-            400, f"the body must be a JSON object that may have {fields}: {error}"
-        ) from None
+OPERATIONS: Final = (
+    Operation(
+        method="POST", path="/v1/topics/{topic}/partitions/{partition:int}/promote",
+        handler=promote_partition, tag="operations", body=PromoteWanted,
+        summary="Let another replica lead.",
+        errors={
+            307: "Only the active controller knows; ask it, at `location`.",
+            404: "There is no such partition.",
+            409: "The node is not in sync, damaged or not there.",
+        },
+    ),
+    Operation(
+        method="POST", path="/v1/broker/stop", handler=stop_node, tag="operations",
+        body=StopWanted, status=202, needs_cluster=False,
+        summary="Stop this node in order, as SIGTERM does.",
+        errors={409: "Another node is meant."},
+    ),
+)  # fmt: skip

@@ -11,7 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from starlette.responses import Response
+
 from tidelog.broker.broker import Broker
+from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.cluster import TOPICS, wanted_topics
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
@@ -71,6 +75,29 @@ async def replication_document(
 
 def _named(partition: Partition) -> dict[str, Any]:
     return {"topic": partition.name.topic, "partition": partition.name.partition}
+
+
+async def get_replication(call: Call) -> dict[str, Any]:
+    return await replication_document(call.broker, wanted_topics(call))
+
+
+async def get_metrics(call: Call) -> Response:
+    return Response(await metrics_text(call.broker), media_type=METRICS_TYPE)
+
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4"
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path="/v1/replication", handler=get_replication, tag="replication",
+        params=(TOPICS,),
+        summary="How the followers of this node's leaders stand, its own followers, and catch-ups.",
+    ),
+    Operation(
+        method="GET", path="/metrics", handler=get_metrics, tag="replication",
+        summary="The same in numbers, for Prometheus.",
+    ),
+)  # fmt: skip
 
 
 # A leader's side.

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.broker.node import batch_of, on_a_node
 from tidelog.controller.records import BrokerRegistered, PartitionChanged, PartitionState
 from tidelog.controller.reports import ReplicaReport
-from tidelog.faces.http.app import BODY_BYTES_MAX, Limits, json_response, make_app
+from tidelog.faces.http.api import json_answer
+from tidelog.faces.http.app import Limits, make_app
 from tidelog.faces.http.cluster import SLICE, ClusterView
 from tidelog.faces.http.health import why_not_ready
 from tidelog.model import Endpoint
@@ -94,7 +95,9 @@ def test_a_node_that_starts_or_stops_is_live_but_not_ready_and_says_why():
 def test_before_it_has_found_its_quorum_a_node_answers_all_the_same():
     async def story(node):
         early: Any = SimpleNamespace(
-            broker=SimpleNamespace(quorum=None, host=node.broker.host, node_id=1),
+            broker=SimpleNamespace(
+                quorum=None, host=node.broker.host, node_id=1, config=node.broker.config
+            ),
             is_serving=False, is_stopping=False,
         )  # fmt: skip
         app = make_app(early)
@@ -125,13 +128,13 @@ def test_a_fenced_node_and_one_without_a_leader_are_not_ready():
 # Every request.
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/cluster/", "/v1/topics", "/health"])
+@pytest.mark.parametrize("path", ["/nothing", "/v1/cluster/", "/v1/nothing", "/health"])
 def test_anything_else_is_a_problem_that_says_where_to_look(path):
     async def story(node):
         answer = await ask(make_app(face(node)), path)
 
         assert (answer.status, answer.json["title"]) == (404, "Not Found")
-        assert path in answer.json["detail"] and "/v1/cluster" in answer.json["detail"]
+        assert path in answer.json["detail"] and "/docs" in answer.json["detail"]
         assert answer.json["request_id"] == answer.headers["x-request-id"]
 
     on_a_node(story)
@@ -166,18 +169,19 @@ def test_a_body_that_is_too_long_is_refused_by_its_length_or_by_its_bytes():
     async def read_all(scope, receive, send):
         while (await receive())["more_body"]:
             pass
-        await json_response({})(scope, receive, send)
+        await json_answer({})(scope, receive, send)
 
     async def story(node):
         app = Limits(read_all, face(node))
-        fits = await ask(app, "/", chunks=(bytes(BODY_BYTES_MAX - 1), b"x"))
+        bytes_max = node.broker.config.http_max_body_bytes
+        fits = await ask(app, "/", chunks=(bytes(bytes_max - 1), b"x"))
         assert fits.status == 200
 
         too_long = [
             await ask(app, "/", headers={"content-length": length})
-            for length in (str(BODY_BYTES_MAX + 1), "many", "-1")
+            for length in (str(bytes_max + 1), "many", "-1")
         ]
-        too_long.append(await ask(app, "/", chunks=(bytes(BODY_BYTES_MAX), b"x")))
+        too_long.append(await ask(app, "/", chunks=(bytes(bytes_max), b"x")))
 
         for answer in too_long:
             assert (answer.status, answer.headers["connection"]) == (413, "close")

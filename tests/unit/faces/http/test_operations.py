@@ -202,7 +202,9 @@ def test_a_node_that_waits_for_its_quorum_can_be_stopped():
     async def story(node):
         face = Face(node)
         face.is_serving = False
-        face.broker = SimpleNamespace(quorum=None, host=node.broker.host, node_id=1)
+        face.broker = SimpleNamespace(
+            quorum=None, host=node.broker.host, node_id=1, config=node.broker.config
+        )
 
         assert (await post(face, "/v1/broker/stop")).status == 202
         assert (await promote(face)).status == 503

@@ -1,0 +1,147 @@
+"""Writes that this node makes for who does not speak Kafka: appended here, answered when committed.
+
+Rule 1: a refusal before the append means that nothing was written. After it, nobody knows but the
+        log: that is an `OutcomeUnknown`, with what is known.
+Rule 2: a request with an Idempotency-Key is a batch of a producer that writes nothing else. The
+        log knows its producers over restarts and failovers; so a repeated request is recognised
+        by what recognises a repeated batch, and is answered with the offset that it has.
+Rule 3: `copies` adds to what the topic demands and never takes away from it, but for 0: then the
+        leader's own file is enough, as with acks=1.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final
+
+from tidelog.errors import BrokerError, InvalidRequest, OutcomeUnknown
+from tidelog.host import Clock
+from tidelog.log.producers import RememberedBatch
+from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId
+from tidelog.partition.driver import Partition
+from tidelog.records import Record, encode_batch
+
+ONCE_EPOCH: Final = 0
+"""Such a producer writes one batch, in one epoch."""
+
+
+def once_of(key: str | None) -> ProducerId:
+    """The producer id that an Idempotency-Key stands for; NO_PRODUCER without one."""
+    if key is None:
+        return NO_PRODUCER
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return ONCE_PRODUCER_MIN | int.from_bytes(digest, "big") >> 2
+
+
+def find_repeated(partition: Partition, once: ProducerId) -> RememberedBatch | None:
+    """What an earlier request with this key has written here."""
+    if once == NO_PRODUCER:
+        return None
+    state = partition.log.producers.get(once)
+    return state.batches[-1] if state is not None and state.batches else None
+
+
+class _Fate:
+    """Waits for one append."""
+
+    __slots__ = ("deadline", "future")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.future: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+
+    def settled(self, error: BrokerError | None) -> None:
+        if not self.future.done():
+            self.future.set_result(error)
+
+
+class Write:
+    """One batch that stands in the log of a partition that this node leads."""
+
+    def __init__(self, partition: Partition, clock: Clock, *, copies: int | None, deadline: float):
+        self._partition = partition
+        self._clock = clock
+        self._copies = copies
+        self._leader = partition.leading()
+        self._fate = _Fate(deadline)
+        self._is_done = False
+        self.offset: Offset
+        """Of its first record."""
+        self.end: Offset
+        self.is_repeat = False
+        if copies is not None and copies > len(self._leader.replicas) - 1:
+            others = len(self._leader.replicas) - 1
+            raise InvalidRequest(
+                f"min_replicas_ack is {copies}, but {partition.name} has {others} replicas beside "
+                "its leader"
+            )
+
+    @property
+    def _acks(self) -> int:
+        return 1 if self._copies == 0 else -1
+
+    def append(self, records: Sequence[Record], once: ProducerId = NO_PRODUCER) -> Offset:
+        """Append; where its first record stands, now or since an earlier request."""
+        if once == NO_PRODUCER:
+            batch = encode_batch(records)
+        else:
+            batch = encode_batch(
+                records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=0
+            )
+        end_before = self._partition.log.end
+        self.offset, _, self._is_done = self._partition.append(
+            batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch)
+        )
+        self.is_repeat = self.offset < end_before
+        self.end = self.offset + len(records)
+        return self.offset
+
+    def repeat(self, found: RememberedBatch) -> None:
+        """Stand for what an earlier request has written."""
+        self.is_repeat = True
+        self.offset, self.end = found.base_offset, found.last_offset + 1
+        if self._acks == -1:
+            self._is_done = self._partition.wait_committed(self.end, self._fate)
+        else:
+            self._is_done = self._leader.wait_written(self.end, self._fate)
+
+    async def committed(self) -> Offset:
+        """Wait until it is as safe as was asked for; OutcomeUnknown if that is not seen in time."""
+        error: BrokerError | None = None
+        try:
+            async with asyncio.timeout(max(self._fate.deadline - self._clock.monotonic(), 0)):
+                if not self._is_done:
+                    error = await self._fate.future
+                if error is None and self._copies:
+                    await self._copied(self._copies)
+        except TimeoutError:
+            raise self._unknown("it was not committed in time") from None
+        if error is not None:
+            raise self._unknown(str(error) or type(error).__name__) from error
+        return self.offset
+
+    async def _copied(self, copies: int) -> None:
+        if self._leader.copies_of(self.end) >= copies:
+            return
+        fate = _Fate(self._fate.deadline)
+        if not self._leader.wait_copied(self.end, copies, fate):
+            error = await fate.future
+            if error is not None:
+                raise self._unknown(str(error)) from error
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        leader = self._leader
+        facts: dict[str, object] = {"partition": self._partition.name.partition}
+        with suppress(AttributeError):
+            facts["offset"] = self.offset
+            facts["written"] = leader.written_end >= self.end
+            facts["committed"] = leader.high_watermark >= self.end
+            facts["replicas"] = leader.copies_of(self.end)
+            if facts["committed"]:
+                facts["outcome"] = "committed"
+        return OutcomeUnknown(
+            f"written here, but {why}; it may be committed yet. Look, or ask again with the same "
+            "Idempotency-Key",
+            **facts,
+        )

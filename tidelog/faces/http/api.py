@@ -1,0 +1,204 @@
+"""What the HTTP face offers, as a table: its routes and its OpenAPI description are made of it.
+
+Rule 1: an operation says all that a client must know of it: parameters, body, answer. What it does
+        not name is refused: a parameter that is misspelt must not be ignored.
+Rule 2: a handler gets a `Call` whose parts were checked, and returns a value or raises: a
+        `Problem`, or any error of the broker, of which `problems` knows the status.
+Rule 3: what changes something takes `application/json`, or another type that a page in somebody's
+        browser cannot send without asking us first.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog.faces.http.health import why_not_ready
+from tidelog.faces.http.problems import Problem
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.faces.node import Node
+
+T = TypeVar("T")
+
+JSON: Final = "application/json"
+UNREADY_RETRY_SECONDS: Final = "1"
+
+Handler: TypeAlias = "Callable[[Call], Awaitable[Any]]"
+
+_encode: Final = msgspec.json.Encoder().encode
+_BOOLS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One parameter of the query, or a header."""
+
+    name: str
+    doc: str
+    kind: type[str] | type[int] | type[bool] = str
+    default: Any = None
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    is_header: bool = False
+
+    def parse(self, text: str) -> Any:
+        """The value in `text`; Problem with what it may be."""
+        if self.kind is bool:
+            if (found := _BOOLS.get(text.lower())) is None:
+                raise Problem(400, f"{self.name} is {text!r}; it must be true or false")
+            return found
+        if self.kind is int:
+            return self._parse_int(text)
+        if self.choices and text not in self.choices:
+            raise Problem(400, f"{self.name} is {text!r}; it must be {' or '.join(self.choices)}")
+        return text
+
+    def _parse_int(self, text: str) -> int:
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
+            raise Problem(400, f"{self.name} is {text!r}; it must be a whole number")
+        value = int(text)
+        if self.least is not None and value < self.least:
+            raise Problem(400, f"{self.name} is {value}; it must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            raise Problem(400, f"{self.name} is {value}; it must be at most {self.most}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """As Starlette writes it: `/v1/topics/{topic}/partitions/{partition:int}`."""
+    handler: Handler
+    summary: str
+    tag: str
+    params: Sequence[Param] = ()
+    body: Any = None
+    """The type of a JSON body (a Struct); None if there is none, or if the handler reads it."""
+    raw_body: Sequence[str] = ()
+    """Content types of bodies that the handler reads by itself."""
+    answer: Any = None
+    """The type of the JSON answer, for the description."""
+    status: int = 200
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Statuses beyond those that any operation may have, and when they are given."""
+    needs_cluster: bool = True
+    """Whether it is refused with 503 until the node has found its quorum."""
+    is_hidden: bool = False
+    """Left out of the description: what older programs ask for, and are told what replaced it."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        return frozenset(param.name for param in self.params if not param.is_header)
+
+
+class Call:
+    """One request as its handler sees it."""
+
+    __slots__ = ("_kept", "body", "node", "operation", "params", "path", "request")
+
+    def __init__(
+        self, node: "Node", operation: Operation, request: Request, kept: dict[Any, Any]
+    ) -> None:
+        self._kept = kept
+        self.node = node
+        self.operation = operation
+        self.request = request
+        self.path: dict[str, Any] = request.path_params
+        self.params = read_params(operation, request)
+        self.body: Any = None
+
+    @property
+    def broker(self) -> "Broker":
+        return self.node.broker
+
+    @property
+    def request_id(self) -> str:
+        found: str = self.request.scope["request_id"]
+        return found
+
+    def keep(self, make: "Callable[[Broker], T]") -> T:
+        """What the face keeps of one kind while the node runs; made when it is first needed."""
+        found: T | None = self._kept.get(make)
+        if found is None:
+            found = self._kept[make] = make(self.broker)
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        """A parameter of the query or a header, or its default."""
+        return self.params[name]
+
+
+def read_params(operation: Operation, request: Request) -> dict[str, Any]:
+    """Every parameter that the operation takes; Problem for one that it does not."""
+    query = request.query_params
+    for name in query:
+        if name not in operation.takes:
+            near = get_close_matches(name, operation.takes, 1)
+            known = ", ".join(sorted(operation.takes)) or "none"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {known}"
+            raise Problem(400, f"{operation.path} takes no parameter {name!r}{hint}")
+    found: dict[str, Any] = {}
+    for param in operation.params:
+        text = request.headers.get(param.name) if param.is_header else query.get(param.name)
+        found[param.name] = param.default if text is None else param.parse(text)
+    return found
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_body(request: Request, kind: Any) -> Any:
+    """The JSON body as `kind`; Problem if it is something else."""
+    if content_type(request) != JSON:
+        raise Problem(415, f"send a body of content-type {JSON}; {{}} will do where it is optional")
+    return decode_body(await request.body(), kind)
+
+
+def decode_body(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        what = "the body must be JSON"
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            fields = ", ".join(one.encode_name for one in msgspec.structs.fields(kind))
+            what = f"the body must be a JSON object that may have {fields}"
+        raise Problem(400, f"{what}: {error}") from None
+
+
+def endpoint(
+    node: "Node", operation: Operation, kept: dict[Any, Any]
+) -> Callable[[Request], Awaitable[Response]]:
+    """What Starlette calls for this operation."""
+
+    async def serve(request: Request) -> Response:
+        if operation.needs_cluster and node.broker.quorum is None:
+            raise Problem(
+                503, why_not_ready(node) or "", headers={"retry-after": UNREADY_RETRY_SECONDS}
+            )
+        call = Call(node, operation, request, kept)
+        if operation.body is not None and not (
+            operation.raw_body and content_type(request) in operation.raw_body
+        ):
+            call.body = await read_body(request, operation.body)
+        found = await operation.handler(call)
+        return found if isinstance(found, Response) else json_answer(found, operation.status)
+
+    return serve
+
+
+def json_answer(
+    document: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(_encode(document), status, headers=headers, media_type=JSON)

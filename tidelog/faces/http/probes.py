@@ -1,0 +1,30 @@
+"""`/health/live` and `/health/ready`: what load balancers and supervisors ask."""
+
+from typing import Any, Final
+
+from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.health import why_not_ready
+from tidelog.faces.http.problems import Problem
+
+
+async def live(call: Call) -> dict[str, Any]:
+    return {"status": "live"}
+
+
+async def ready(call: Call) -> dict[str, Any]:
+    reason = why_not_ready(call.node)
+    if reason is None:
+        return {"status": "ready", "node": call.broker.node_id}
+    raise Problem(503, reason, headers={"retry-after": "1"})
+
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path="/health/live", handler=live, tag="health", needs_cluster=False,
+        summary="Whether the process runs and its loop turns.",
+    ),
+    Operation(
+        method="GET", path="/health/ready", handler=ready, tag="health", needs_cluster=False,
+        summary="Whether the node can serve; 503 says what is missing.",
+    ),
+)  # fmt: skip
