@@ -13,6 +13,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests import Requests
+from tidelog.broker.services import Services
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
 from tidelog.faces.http.listener import HttpListener
@@ -46,6 +47,8 @@ class Node:
         self.is_serving = False
         """Whether Kafka clients are served: from the end of a start to the beginning of a stop."""
         self.is_stopping = False
+        self.services: Services
+        """There once the broker has opened, before anybody is served."""
         self._host = host
         self._listener: KafkaListener | None = None
         self._http: HttpListener | None = None
@@ -105,6 +108,7 @@ class Node:
                 f"({error.strerror or error}); choose another --peer"
             ) from error
         listener = self._listener = KafkaListener(self._host, Requests(self.broker), is_open=False)
+        self.services = Services(self.broker)
         try:
             # Before the cluster is told of it. Whoever connects now waits until all is served.
             self.broker.endpoint = await listener.start(at)

@@ -1,0 +1,19 @@
+"""What a node does for the faces that do not speak Kafka, and for other nodes' faces.
+
+Rule: all of them are there as soon as the node is, whether its own faces are used or not: another
+node may send it work at any time.
+"""
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.record_service import RecordService
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+class Services:
+    """The services of one node, one of each kind."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self.records = RecordService(broker)
