@@ -191,7 +191,7 @@ class _Work:
         warehouse = self._bench.fresh("warehouse")
         try:
             began = perf_counter()
-            with open_catalog(str(warehouse), None) as catalog:
+            with open_catalog(str(warehouse), create=True) as catalog:
                 archiver = Archiver(
                     self._spark, catalog, self._bootstrap, [self._source], Settings()
                 )
