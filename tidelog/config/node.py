@@ -144,6 +144,11 @@ class NodeConfig:
     http_max_body_bytes: int = setting(
         8 * MIB, "The largest body of an HTTP request.", least=1024, most=1024 * MIB
     )
+    http_cors_origins: str = setting(
+        "",
+        "Whose pages may use the HTTP face from a browser, beside its own; `*` for everybody's.",
+        is_list=True, pattern=r"\*|https?://[^/\s,]+", form="origins as http://HOST:PORT, or *",
+    )  # fmt: skip
     max_incremental_fetch_partitions: int = setting(
         100_000, "Partitions that one fetch session may hold.", least=1
     )

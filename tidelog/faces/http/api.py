@@ -77,6 +77,7 @@ class Operation:
     """One method of one path."""
 
     method: str
+    """`WS` for a WebSocket (`sockets.py`)."""
     path: str
     """As Starlette writes it: `/v1/topics/{topic}/partitions/{partition:int}`."""
     handler: Handler
@@ -177,16 +178,21 @@ def decode_body(body: bytes, kind: Any) -> Any:
         raise Problem(400, f"{what}: {error}") from None
 
 
+def require_cluster(node: "Node", operation: Operation) -> None:
+    """Problem if the operation needs a cluster and the node has not found it yet."""
+    if operation.needs_cluster and node.broker.quorum is None:
+        raise Problem(
+            503, why_not_ready(node) or "", headers={"retry-after": UNREADY_RETRY_SECONDS}
+        )
+
+
 def endpoint(
     node: "Node", operation: Operation, kept: dict[Any, Any]
 ) -> Callable[[Request], Awaitable[Response]]:
     """What Starlette calls for this operation."""
 
     async def serve(request: Request) -> Response:
-        if operation.needs_cluster and node.broker.quorum is None:
-            raise Problem(
-                503, why_not_ready(node) or "", headers={"retry-after": UNREADY_RETRY_SECONDS}
-            )
+        require_cluster(node, operation)
         call = Call(node, operation, request, kept)
         if operation.body is not None and not (
             operation.raw_body and content_type(request) in operation.raw_body

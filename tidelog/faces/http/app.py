@@ -4,6 +4,7 @@ Rule 1: every answer carries `x-request-id`: the client's own, if it sent one th
         printed, or one of ours.
 Rule 2: a body longer than the limit is refused before it is in memory.
 Rule 3: what the face offers is in the tables of its modules (`api.Operation`), and nowhere else.
+Rule 4: a page of another origin reads nothing here, unless `http.cors.origins` names it.
 """
 
 import logging
@@ -13,16 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.client.cluster import Refused
+from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError, ConfigError
 from tidelog.faces.http import cluster, operations, probes, replication
 from tidelog.faces.http.api import Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
+from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
+from tidelog.faces.http.sockets import socket_endpoint
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
@@ -46,12 +51,10 @@ def all_operations() -> tuple[Operation, ...]:
 def make_app(node: "Node") -> ASGIApp:
     kept: dict[Any, Any] = {}
     app = Starlette(
-        routes=[
-            Route(operation.path, endpoint(node, operation, kept), methods=[operation.method])
-            for operation in all_operations()
-        ],
+        routes=[_route(node, operation, kept) for operation in all_operations()],
         exception_handlers={
             HTTPException: _refuse,
+            ClientDisconnect: _give_up,
             Problem: _explain,
             BrokerError: _explain_broker,
             Refused: _explain_refused,
@@ -60,7 +63,18 @@ def make_app(node: "Node") -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
+    app.router.default = _nothing_there
     return Limits(app, node)
+
+
+def _route(node: "Node", operation: Operation, kept: dict[Any, Any]) -> BaseRoute:
+    if operation.method == WEB_SOCKET:
+        return WebSocketRoute(operation.path, socket_endpoint(node, operation, kept))
+    return Route(operation.path, endpoint(node, operation, kept), methods=[operation.method])
+
+
+async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
+    raise HTTPException(404)
 
 
 _DETAILS: Final = {
@@ -73,10 +87,16 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = error.detail
     if error.status_code in _DETAILS:
-        detail = _DETAILS[error.status_code].format(path=request.url.path, method=request.method)
+        method = request.scope.get("method", WEB_SOCKET)
+        detail = _DETAILS[error.status_code].format(path=request.url.path, method=method)
     return problem(
         error.status_code, detail, request_id=request.scope["request_id"], headers=error.headers
     )
+
+
+async def _give_up(request: Request, error: Exception) -> Response:
+    """The client has gone before it said all; nobody reads this."""
+    return problem(400, "the request has no end", request_id=request.scope["request_id"])
 
 
 async def _explain(request: Request, error: Exception) -> Response:
@@ -115,15 +135,38 @@ class Limits:
     """Gives every request its id, and stops those that are too long."""
 
     def __init__(self, app: ASGIApp, node: "Node") -> None:
-        self._app = app
-        self._broker = node.broker
+        self._app = _with_cors(_Bounded(app, node), node)
         self._new_id = node.broker.host.new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        given = headers.get(REQUEST_ID, "")
+        given = Headers(scope=scope).get(REQUEST_ID, "")
         is_fit = 0 < len(given) <= REQUEST_ID_MAX and given.isascii() and given.isprintable()
         request_id = scope["request_id"] = given if is_fit else self._new_id().hex
+
+        async def send_signed(message: Message) -> None:
+            if message["type"] in _STARTS:
+                signed = MutableHeaders(scope=message)
+                signed[REQUEST_ID] = request_id
+                signed["date"] = formatdate(usegmt=True)
+            await send(message)
+
+        await self._app(scope, receive, send_signed)
+
+
+_STARTS: Final = frozenset(
+    {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+)
+"""The messages that have an answer's headers."""
+
+
+class _Bounded:
+    """Stops requests that are too long."""
+
+    def __init__(self, app: ASGIApp, node: "Node") -> None:
+        self._app = app
+        self._broker = node.broker
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -131,13 +174,9 @@ class Limits:
         is_answered = False
         bytes_max = self._broker.config.http_max_body_bytes
 
-        async def send_signed(message: Message) -> None:
+        async def send_watched(message: Message) -> None:
             nonlocal is_answered
-            if message["type"] == "http.response.start":
-                is_answered = True
-                signed = MutableHeaders(scope=message)
-                signed[REQUEST_ID] = request_id
-                signed["date"] = formatdate(usegmt=True)
+            is_answered = True
             await send(message)
 
         async def receive_limited() -> Message:
@@ -145,23 +184,40 @@ class Limits:
             message: Any = await receive()
             received += len(message.get("body", b""))
             if received > bytes_max:
-                raise TooLong
+                raise TooLong(bytes_max)
             return message  # type: ignore[no-any-return]
 
         try:
-            length = headers.get("content-length", "0")
+            length = Headers(scope=scope).get("content-length", "0")
             if not length.isdecimal() or int(length) > bytes_max:
-                raise TooLong
-            await self._app(scope, receive_limited, send_signed)
-        except TooLong:
+                raise TooLong(bytes_max)
+            await self._app(scope, receive_limited, send_watched)
+        except TooLong as error:
             if is_answered:
                 raise
             refusal = problem(
-                413, f"a request has at most {bytes_max} bytes here (http.max.body.bytes)",
-                request_id=request_id, headers={"connection": "close"},
-            )  # fmt: skip
-            await refusal(scope, receive, send_signed)
+                error.status, error.detail, request_id=scope["request_id"], headers=error.headers
+            )
+            await refusal(scope, receive, send)
 
 
-class TooLong(Exception):
-    """The body is longer than the limit."""
+def _with_cors(app: ASGIApp, node: "Node") -> ASGIApp:
+    """Lets pages of these origins read the answers, and send what needs asking first."""
+    origins = split_list(node.broker.config.http_cors_origins)
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_headers=["*"],
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        expose_headers=[REQUEST_ID, "location", "retry-after"],
+    )  # fmt: skip
+
+
+class TooLong(Problem):
+    """The body is longer than the limit; what is left of it is not read."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(
+            413, f"a request has at most {bytes_max} bytes here (http.max.body.bytes)",
+            headers={"connection": "close"},
+        )  # fmt: skip

@@ -1,0 +1,92 @@
+"""WebSockets in the table of operations: `method="WS"`, a handler that takes `socket_of(call)`.
+
+Rule 1: what is wrong with a request is said before the socket is accepted, as a problem document
+        with its status; afterwards by a close frame with a code and a reason.
+Rule 2: a browser lets any page open a socket to anybody, and tells us only whose page it is. So
+        pages of other origins than our own and those in `http.cors.origins` are refused.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from starlette.requests import Request
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from uvicorn.protocols.utils import ClientDisconnected
+
+from tidelog.config.setting import split_list
+from tidelog.errors import BrokerError
+from tidelog.faces.http.api import Call, Operation, require_cluster
+from tidelog.faces.http.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from tidelog.faces.node import Node
+
+_log = logging.getLogger(__name__)
+
+METHOD: Final = "WS"
+NORMAL: Final = 1000
+REFUSED: Final = 1008
+FAILED: Final = 1011
+TRY_AGAIN: Final = 1013
+_REASON_BYTES_MAX: Final = 123
+
+
+def socket_of(call: Call) -> WebSocket:
+    """The socket of a call to an operation of method WS; the handler accepts it."""
+    return cast(WebSocket, call.request)
+
+
+def socket_endpoint(
+    node: "Node", operation: Operation, kept: dict[Any, Any]
+) -> Callable[[WebSocket], Awaitable[None]]:
+    """What Starlette calls for this operation."""
+
+    async def serve(socket: WebSocket) -> None:
+        refuse_foreign_page(node, socket)
+        require_cluster(node, operation)
+        call = Call(node, operation, cast(Request, socket), kept)
+        try:
+            await operation.handler(call)
+        except (WebSocketDisconnect, ClientDisconnected):
+            return
+        except Exception as error:
+            if socket.application_state is WebSocketState.CONNECTING:
+                raise  # it is told by an answer with a status
+            await _close(socket, *_farewell(call, error))
+        else:
+            await _close(socket, NORMAL, "")
+
+    return serve
+
+
+def refuse_foreign_page(node: "Node", socket: WebSocket) -> None:
+    """Problem if a page that may not read our answers has opened this socket."""
+    origin = socket.headers.get("origin")
+    if origin is None or origin.partition("://")[2] == socket.headers.get("host"):
+        return
+    allowed = split_list(node.broker.config.http_cors_origins)
+    if origin not in allowed and "*" not in allowed:
+        raise Problem(
+            403,
+            f"pages of {origin!r} may open no sockets here; http.cors.origins has those that may",
+        )
+
+
+def _farewell(call: Call, error: Exception) -> tuple[int, str]:
+    if isinstance(error, BrokerError):
+        error = problem_of(error)
+    if isinstance(error, Problem):
+        return (TRY_AGAIN if error.status == 503 else REFUSED), error.detail
+    _log.error("socket %s failed: %s", call.request_id, call.operation.path, exc_info=error)
+    return FAILED, f"a bug in tidelog; the node's log has more under {call.request_id}"
+
+
+async def _close(socket: WebSocket, code: int, reason: str) -> None:
+    if WebSocketState.DISCONNECTED in (socket.application_state, socket.client_state):
+        return
+    fits = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    try:
+        await socket.close(code, fits)
+    except (ClientDisconnected, RuntimeError):
+        pass  # it has gone by itself meanwhile
