@@ -4,6 +4,10 @@
     cluster.py      the brokers: metadata, leaders, retries
     kafka.py        one method per request of clients
     admin.py        and of operators: groups, offsets, settings
+    members.py      brokers, and the quorum that decides
+    transactions.py what is open, since when, and how it is ended
+    group_offsets.py, settings.py, moves.py, elections.py
+                    what operators do in several steps, for commands and HTTP alike
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     sender.py       batches that are made already, of one producer

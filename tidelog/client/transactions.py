@@ -17,7 +17,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.primitive import i64
 
-from tidelog.client.cluster import check
+from tidelog.client.cluster import Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.model import NO_NODE, Endpoint, NodeId, Offset, ProducerId, TopicPartition
@@ -30,6 +30,11 @@ TRANSACTION_KEY: Final = 1
 """What FindCoordinator is asked for."""
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which some partition may still be waiting for the transaction's end."""
+COMMITTING: Final = "PrepareCommit"
+ORPHAN_MS: Final = 15 * 60 * 1000
+"""So long may a transaction last, unless the cluster allows more (transaction.max.timeout.ms). A
+partition that was written to within this time may belong to one whose coordinator was asked too
+early or too late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +254,48 @@ class TransactionsClient(KafkaClient):
         check(found.error_code, _title(transactional_id), getattr(found, "error_message", None))
         assert found.node_id != NO_NODE, "a coordinator without an error is somewhere"
         return found.node_id, Endpoint(host=found.host, port=found.port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hanging:
+    """What keeps readers of committed records waiting for longer than it should."""
+
+    overdue: list[TransactionInfo]
+    """Open for longer than their timeout."""
+    orphans: list[OpenTransaction]
+    """Open in partitions, and known to no coordinator."""
+
+
+async def find_hanging(client: TransactionsClient, now_ms: Callable[[], int]) -> Hanging:
+    """Transactions that hang, by the clock `now_ms`."""
+    # Partitions first: what begins and ends in between is known to its coordinator.
+    opened = await client.open_transactions()
+    listed = [one for one in await client.list_transactions() if one.is_open]
+    infos = await client.describe_listed(listed)
+    known = {one.producer_id for one in listed}
+    now = now_ms()
+    return Hanging(
+        overdue=[info for info in infos if info.is_overdue(now)],
+        orphans=[
+            one
+            for one in opened
+            if one.producer_id not in known and now - one.last_timestamp_ms > ORPHAN_MS
+        ],
+    )
+
+
+def require_abortable(info: TransactionInfo) -> None:
+    """Refuse to abort what is not open, or is decided."""
+    what = _title(info.transactional_id)
+    if not info.is_open:
+        message = f"it has no open transaction: it is {info.state}"
+        raise Refused(ErrorCode.invalid_txn_state, what, message)
+    if info.state == COMMITTING:
+        raise Refused(
+            ErrorCode.invalid_txn_state, what,
+            "it is committed, and its partitions are being told; `tidelog replication status` "
+            "shows who cannot be reached",
+        )  # fmt: skip
 
 
 async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[OpenTransaction]:

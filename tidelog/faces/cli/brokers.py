@@ -118,9 +118,11 @@ def drain(
 
 async def _uncordon(bootstrap: str, node: NodeId) -> None:
     from tidelog.client.members import MembersClient
+    from tidelog.client.moves import cordon
 
     async with MembersClient(bootstrap) as client:
-        await reassign.cordon(client, node, is_cordoned=False)
+        if not await cordon(client, node, is_cordoned=False):
+            note(f"broker {node} is not running, and cannot be told")
 
 
 @app.command("stop")

@@ -1,7 +1,6 @@
 """`tidelog configs`: describe, set, unset; and what `topics alter` shares with them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,23 +18,10 @@ from tidelog.faces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.client.admin import AdminClient, ConfigChange, ConfigInfo, Resource
+    from tidelog.client.admin import ConfigInfo, Resource
+    from tidelog.client.settings import Change
 
-HIDDEN: Final = "(hidden)"
 UNSET: Final = "-"
-NO_LIMIT: Final = -1
-SOURCES: Final = {
-    1: "topic",
-    2: "broker",
-    3: "all brokers",
-    4: "at start",
-    5: "default",
-}
-LIMITS: Final = frozenset({"retention.ms", "retention.bytes", "retention.records"})
-"""Settings that delete records once they are smaller."""
-MANNERS: Final = frozenset({"cleanup.policy", "retention.mode"})
-"""Settings that delete other records once they are different."""
-TOPIC_DEFAULT_PREFIX: Final = "log."
 
 app = typer.Typer(help="Show and change settings while the cluster runs.", no_args_is_help=True)
 
@@ -46,19 +32,6 @@ BrokerOption = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and show the change; do not make it.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One line of before -> after; None where there is no value."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-    @property
-    def is_none(self) -> bool:
-        return self.before == self.after
 
 
 @app.command("describe")
@@ -156,8 +129,9 @@ def _alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    async def work() -> list[Change]:
+    async def work() -> "list[Change]":
         from tidelog.client.admin import AdminClient
+        from tidelog.client.settings import config_changes, plan_changes
 
         async with AdminClient(bootstrap) as client:
             resource = _resource_type(kind)
@@ -170,48 +144,11 @@ def _alter(
     show_changes({kind: name}, changes, dry_run=dry_run, as_json=as_json)
 
 
-async def plan_changes(
-    client: "AdminClient",
-    resource: "Resource",
-    name: str,
-    wanted: Sequence[tuple[str, str | None]],
-) -> list[Change]:
-    """What the changes would do; Refused or UserError if they cannot be made."""
-    known = {config.name: config for config in await client.describe_configs(resource, name)}
-    for key, value in wanted:
-        if value is None and key not in known:
-            raise UserError(f"there is no setting {key!r}; see `tidelog configs describe --all`")
-    await client.alter_configs(resource, name, config_changes(wanted), validate_only=True)
-    return [_planned(key, value, known.get(key), resource) for key, value in wanted]
-
-
-def config_changes(wanted: Iterable[tuple[str, str | None]]) -> "list[ConfigChange]":
-    from tidelog.client.admin import ConfigChange
-
-    return [ConfigChange(name=key, value=value) for key, value in wanted]
-
-
-def _planned(
-    key: str, value: str | None, known: "ConfigInfo | None", resource: "Resource"
-) -> Change:
-    from tidelog.client.admin import Resource, Source
-
-    if known is None:  # a node that knows more settings than it tells
-        return Change(name=key, before=None, after=value)
-    if known.sensitive:
-        return Change(name=key, before=HIDDEN, after=HIDDEN + " anew")
-    if value is None:
-        own = Source.TOPIC if resource is Resource.TOPIC else Source.BROKER
-        below = (one.value for one in known.values if one.source != own)
-        value = next(below, known.value if known.source != own else None)
-    return Change(name=key, before=known.value, after=value)
-
-
 def show_changes(
-    what: dict[str, Any], changes: Sequence[Change], *, dry_run: bool, as_json: bool
+    what: dict[str, Any], changes: "Sequence[Change]", *, dry_run: bool, as_json: bool
 ) -> None:
     """Before -> after, as the result; what could be lost, beside it."""
-    warnings = [warning for change in changes for warning in _warnings(change)]
+    warnings = [warning for change in changes for warning in change.warnings()]
     if as_json:
         print_json(
             {
@@ -243,29 +180,6 @@ def show_changes(
         note("a dry run: nothing was changed; leave --dry-run out to change it")
 
 
-def _warnings(change: Change) -> list[str]:
-    """What a change may cost."""
-    key = change.name.removeprefix(TOPIC_DEFAULT_PREFIX)
-    if key == "partitions" and not change.is_none:
-        return [
-            "keys will map to other partitions: a key's new records may go to another "
-            "partition than its old ones, so their order is kept only within each"
-        ]
-    if key in LIMITS and _is_tighter(change):
-        return [f"{change.name} becomes smaller: records beyond it may be deleted, for good"]
-    if key in MANNERS and not change.is_none:
-        return [f"{change.name} changes: records that were kept so far may be deleted, for good"]
-    return []
-
-
-def _is_tighter(change: Change) -> bool:
-    try:
-        before, after = int(change.before or ""), int(change.after or "")
-    except ValueError:
-        return False
-    return after != NO_LIMIT and (before == NO_LIMIT or after < before)
-
-
 def _resource(topic: str | None, broker: int | None) -> tuple[str, str]:
     if (topic is None) == (broker is None):
         raise UserError("say whose settings: either --topic T or --broker N")
@@ -279,13 +193,17 @@ def _resource_type(kind: str) -> "Resource":
 
 
 def _shown(config: "ConfigInfo") -> str:
+    from tidelog.client.settings import HIDDEN
+
     if config.sensitive:
         return HIDDEN
     return UNSET if config.value is None else config.value
 
 
 def _source(config: "ConfigInfo") -> str:
-    return SOURCES.get(config.source, f"source {config.source}")
+    from tidelog.client.settings import source_name
+
+    return source_name(config)
 
 
 def _meaning(config: "ConfigInfo") -> str:

@@ -1,7 +1,8 @@
 """`tidelog elect`: Kafka's own elections, preferred and unclean."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,15 +15,10 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tidelog.client.admin import Election
-    from tidelog.client.cluster import PartitionInfo, Refused
-
-NOT_NEEDED: Final = 84
+    from tidelog.client.elections import Outcome
 
 app = typer.Typer(
     help="Elect leaders: those that are preferred, or any where nobody leads.",
@@ -105,25 +101,14 @@ def _elect(
     if numbers and topic is None:
         raise UserError("--partition needs --topic T")
 
-    async def work() -> "tuple[dict[TopicPartition, Refused | None], dict[TopicPartition, Any]]":
+    async def work() -> "list[Outcome]":
         from tidelog.client.admin import AdminClient
+        from tidelog.client.elections import elect
 
         async with AdminClient(bootstrap) as client:
-            places = None
-            if topic is not None:
-                found = await client.topic(topic)
-                known = [one.partition for one in found.partitions]
-                places = [TopicPartition(topic, number) for number in numbers or known]
-            fates = await client.elect_leaders(kind, places)
-            now = {
-                TopicPartition(one.name, part.partition): part
-                for one in await client.topics()
-                for part in one.partitions
-            }
-            return fates, now
+            return await elect(client, kind, topic, numbers)
 
-    fates, now = run(work())
-    rows = [outcome(name, fate, now) for name, fate in fates.items()]
+    rows = [asdict(one) for one in run(work())]
     if as_json:
         print_json({"partitions": rows})
     elif not rows:
@@ -139,20 +124,3 @@ def _elect(
         )  # fmt: skip
     if any(row["outcome"] == "refused" for row in rows):
         raise typer.Exit(1)
-
-
-def outcome(
-    name: TopicPartition,
-    fate: "Refused | None",
-    now: "Mapping[TopicPartition, PartitionInfo]",
-) -> dict[str, Any]:
-    """What became of one partition."""
-    word = "elected"
-    if fate is not None:
-        word = "not needed" if fate.code == NOT_NEEDED else "refused"
-    leader = now[name].leader if name in now else -1
-    return {
-        "topic": name.topic, "partition": name.partition,
-        "leader": None if leader < 0 else leader, "outcome": word,
-        "error": str(fate) if word == "refused" else None,
-    }  # fmt: skip

@@ -1,8 +1,7 @@
 """The offsets of a consumer group: `tidelog groups reset` and `delete-offsets`."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,10 +20,10 @@ from tidelog.faces.cli.common import (
 from tidelog.faces.cli.consume import parse_time
 
 if TYPE_CHECKING:
-    from tidelog.client.admin import AdminClient, Committed, GroupInfo
+    from tidelog.client.admin import Committed
+    from tidelog.client.group_offsets import Reset
     from tidelog.model import TopicPartition
 
-UNKNOWN_MEMBER_ID: Final = 25
 NOTHING: Final = "-"
 TIME_MS_MAX: Final = 2**63 - 1
 
@@ -35,27 +34,6 @@ Partitions = Annotated[
     typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a reset goes to; exactly one is set."""
-
-    earliest: bool = False
-    latest: bool = False
-    current: bool = False
-    offset: int | None = None
-    time_ms: int | None = None
-    shift: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One partition of a reset."""
-
-    place: "TopicPartition"
-    before: int | None
-    after: int
 
 
 # Moving.
@@ -114,35 +92,22 @@ def reset(
             "say where to, once: --to-earliest, --to-latest, --to-offset, --to-time, --shift "
             "or --to-current"
         )
-    target = Target(
-        earliest=to_earliest,
-        latest=to_latest,
-        current=to_current,
-        offset=to_offset,
-        time_ms=None if to_time is None else _time_ms(to_time),
-        shift=shift,
-    )
+    time_ms = None if to_time is None else _time_ms(to_time)
 
-    async def work() -> "tuple[GroupInfo | None, list[Move]]":
+    async def work() -> "Reset":
+        from tidelog.client import group_offsets
         from tidelog.client.admin import AdminClient
-        from tidelog.client.cluster import Refused
 
+        target = group_offsets.Target(
+            earliest=to_earliest, latest=to_latest, current=to_current, offset=to_offset,
+            time_ms=time_ms, shift=shift,
+        )  # fmt: skip
         async with AdminClient(bootstrap) as client:
-            info = await client.find_group(group)
-            require_stopped(group, info)
-            moves = await _plan(client, group, topic, partition, target)
-            if execute:
-                try:
-                    await client.commit_offsets(group, {move.place: move.after for move in moves})
-                except Refused as error:
-                    if error.code != UNKNOWN_MEMBER_ID:
-                        raise
-                    raise UserError(
-                        f"a consumer has joined group {group!r} meanwhile; stop its consumers first"
-                    ) from None
-            return info, moves
+            return await group_offsets.reset(
+                client, group, topic, partition, target, dry_run=not execute
+            )
 
-    info, moves = run(work())
+    found = run(work())
     if as_json:
         print_json(
             {
@@ -150,9 +115,9 @@ def reset(
                 "topic": topic,
                 "partitions": [
                     {"partition": move.place.partition, "from": move.before, "to": move.after}
-                    for move in moves
+                    for move in found.moves
                 ],
-                "new_group": info is None,
+                "new_group": found.is_new,
                 "executed": execute,
             }
         )
@@ -167,64 +132,14 @@ def reset(
                 "=" if move.before == move.after else "->",
                 move.after,
             )
-            for move in moves
+            for move in found.moves
         ],
     )
-    if info is None:
+    if found.is_new:
         made = "was made" if execute else "would be made"
         note(f"there was no group {group!r}: it {made}, check the name")
     if not execute:
         note("a dry run: nothing was changed; add --execute to change it")
-
-
-async def _plan(
-    client: "AdminClient", group: str, topic: str, chosen: Sequence[int] | None, target: Target
-) -> list[Move]:
-    """Where each partition goes, inside of what its log holds."""
-    from tidelog.client.kafka import EARLIEST, LATEST
-    from tidelog.model import TopicPartition
-
-    partitions = await _chosen(client, topic, chosen)
-    offsets = await client.group_offsets(group)
-    earliest = await client.list_offsets(topic, dict.fromkeys(partitions, EARLIEST))
-    latest = await client.list_offsets(topic, dict.fromkeys(partitions, LATEST))
-    at_time = {}
-    if target.time_ms is not None:
-        at_time = await client.list_offsets(topic, dict.fromkeys(partitions, target.time_ms))
-    moves = []
-    for partition in partitions:
-        place = TopicPartition(topic, partition)
-        before = offsets[place].offset if place in offsets else None
-        start, end = earliest[partition].offset, latest[partition].offset
-        if target.earliest:
-            after = start
-        elif target.offset is not None:
-            after = target.offset
-        elif target.shift is not None:
-            if before is None:
-                raise UserError(
-                    f"group {group!r} has no offset in {place} that could be shifted; "
-                    "name a place, such as --to-earliest"
-                )
-            after = before + target.shift
-        elif target.current and before is not None:
-            after = before
-        elif target.time_ms is not None and at_time[partition].offset >= 0:
-            after = at_time[partition].offset
-        else:
-            after = end  # also for a time after the last record, and for no current offset
-        moves.append(Move(place=place, before=before, after=min(max(after, start), end)))
-    return moves
-
-
-async def _chosen(client: "AdminClient", topic: str, chosen: Sequence[int] | None) -> list[int]:
-    there = [partition.partition for partition in (await client.topic(topic)).partitions]
-    for partition in chosen or ():
-        if partition not in there:
-            raise UserError(
-                f"topic {topic!r} has partitions 0 to {len(there) - 1}; there is no {partition}"
-            )
-    return sorted(set(chosen)) if chosen else there
 
 
 def _time_ms(text: str) -> int:
@@ -291,15 +206,6 @@ def delete_offsets(
 
 
 # What all that changes groups has in common.
-
-
-def require_stopped(group: str, info: "GroupInfo | None") -> None:
-    if info is not None and info.members:
-        count = len(info.members)
-        raise UserError(
-            f"group {group!r} has {count} member{'s' * (count != 1)} ({info.state}); "
-            "stop its consumers first"
-        )
 
 
 def confirm(what: str, offsets: "Mapping[TopicPartition, Committed]") -> None:

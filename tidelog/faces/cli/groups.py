@@ -1,7 +1,6 @@
 """`tidelog groups`: list, describe, delete; how far consumers have come."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,11 +26,11 @@ from tidelog.faces.cli.group_offsets import (
     confirm,
     counted,
     documents,
-    require_stopped,
 )
 
 if TYPE_CHECKING:
-    from tidelog.client.admin import AdminClient, Committed, GroupInfo, ListedGroup, MemberInfo
+    from tidelog.client.admin import Committed, GroupInfo, ListedGroup, MemberInfo
+    from tidelog.client.group_offsets import Progress
     from tidelog.model import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
@@ -43,23 +42,6 @@ class State(StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a group has come in one partition; None for what nobody knows."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    owner: str | None
-
-    @property
-    def lag(self) -> int | None:
-        if self.committed is None or self.end is None:
-            return None
-        return max(self.end - self.committed, 0)
 
 
 # Looking.
@@ -125,10 +107,11 @@ def describe(
 
     async def work() -> "tuple[GroupInfo, list[Progress]]":
         from tidelog.client.admin import AdminClient
+        from tidelog.client.group_offsets import progress_of
 
         async with AdminClient(bootstrap) as client:
             info = await client.describe_group(group)
-            return info, await _progress(client, info, await client.group_offsets(group))
+            return info, await progress_of(client, info, await client.group_offsets(group))
 
     info, progress = run(work())
     lag = sum(one.lag or 0 for one in progress)
@@ -189,49 +172,6 @@ def describe(
         note("the group has committed no offsets")
 
 
-async def _progress(
-    client: "AdminClient", info: "GroupInfo", offsets: "Mapping[TopicPartition, Committed]"
-) -> list[Progress]:
-    """Every partition that has an offset or an owner."""
-    owners = {place: member.member for member in info.members for place in member.assignment or ()}
-    places = sorted({*offsets, *owners})
-    ends = await _log_ends(client, places)
-    return [
-        Progress(
-            topic=place.topic,
-            partition=place.partition,
-            committed=offsets[place].offset if place in offsets else None,
-            end=ends.get(place),
-            owner=owners.get(place),
-        )
-        for place in places
-    ]
-
-
-async def _log_ends(
-    client: "AdminClient", places: "Iterable[TopicPartition]"
-) -> "dict[TopicPartition, int]":
-    """The ends of those partitions that exist: offsets outlive their topics."""
-    import asyncio
-
-    from tidelog.client.kafka import LATEST
-    from tidelog.model import TopicPartition
-
-    there = {topic.name: len(topic.partitions) for topic in await client.topics()}
-    asked: dict[str, dict[int, int]] = {}
-    for place in places:
-        if 0 <= place.partition < there.get(place.topic, 0):
-            asked.setdefault(place.topic, {})[place.partition] = LATEST
-    answers = await asyncio.gather(
-        *(client.list_offsets(topic, times) for topic, times in asked.items())
-    )
-    return {
-        TopicPartition(topic, partition): found.offset
-        for topic, answer in zip(asked, answers, strict=True)
-        for partition, found in answer.items()
-    }
-
-
 app.command("reset")(group_offsets.reset)
 
 
@@ -255,6 +195,7 @@ def delete(
 
     async def look() -> "dict[TopicPartition, Committed]":
         from tidelog.client.admin import AdminClient
+        from tidelog.client.group_offsets import require_stopped
 
         async with AdminClient(bootstrap) as client:
             require_stopped(group, await client.describe_group(group))

@@ -1,14 +1,13 @@
 """`tidelog reassign`: let other brokers hold partitions, watch them get there, or call it off.
 
-Plans are made here, from what the cluster says of itself (`controller.moves`); the cluster takes
-them or refuses them. What `--dry-run --json` prints, and what Kafka's own kafka-reassign-partitions
-writes, `--plan` reads.
+Plans are made in `client.moves`; the cluster takes them or refuses them. What `--dry-run --json`
+prints, and what Kafka's own kafka-reassign-partitions writes, `--plan` reads.
 """
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -29,15 +28,13 @@ from tidelog.faces.cli.common import (
 from tidelog.model import NodeId, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.client.admin import Reassignment
-    from tidelog.client.cluster import PartitionInfo, Refused
+    from tidelog.client.cluster import Refused
     from tidelog.client.members import MembersClient
+    from tidelog.client.moves import Moving, Plan, Progress
     from tidelog.controller.moves import Layout
 
 Targets: TypeAlias = dict[TopicPartition, tuple[NodeId, ...]]
 
-CORDONED: Final = "cordoned.log.dirs"
-THROTTLE: Final = "catchup.bytes.per.second"
 PLAN_VERSION: Final = 1
 POLL_SECONDS: Final = 0.5
 REFUSED_SHOWN_MAX: Final = 5
@@ -131,11 +128,13 @@ def start(
     planned = None if plan is None else read_plan(plan)
 
     def make(layout: "Layout") -> Targets:
+        from tidelog.client import moves
+
         if planned is not None:
             return planned
         if nodes is not None:
-            return _by_hand(layout, topic or [], partition, nodes)
-        return _best(layout, drain=drain or [], topics=topic or [], replication=replication)
+            return moves.by_hand(layout, topic or [], partition, nodes)
+        return moves.best(layout, drain=drain or [], topics=topic or [], replication=replication)
 
     run_start(
         bootstrap, make, drain=drain or [], throttle=throttle, wait=wait, dry_run=dry_run,
@@ -165,6 +164,7 @@ def throttle_moves(
 
     async def work() -> None:
         from tidelog.client.members import MembersClient
+        from tidelog.client.moves import set_throttle
 
         async with MembersClient(bootstrap) as client:
             await set_throttle(client, bytes_per_second)
@@ -175,45 +175,6 @@ def throttle_moves(
     else:
         limit = f"{bytes_per_second} bytes per second" if bytes_per_second else "all it can"
         print(f"every broker sends {limit} to those who catch up")
-
-
-async def set_throttle(client: "MembersClient", bytes_per_second: int) -> None:
-    """The limit of all brokers; 0 takes it away."""
-    from tidelog.client.admin import ConfigChange, Resource
-
-    value = str(bytes_per_second) if bytes_per_second else None
-    await client.alter_configs(Resource.BROKER, "", [ConfigChange(name=THROTTLE, value=value)])
-
-
-def _best(
-    layout: "Layout", *, drain: Sequence[NodeId], topics: Sequence[str], replication: int | None
-) -> Targets:
-    from tidelog.controller import moves
-
-    if drain:
-        return moves.drain(layout, drain)
-    if replication is None:
-        return moves.balance(layout)
-    found: Targets = {}
-    for topic in topics:
-        found |= moves.change_replication(layout, topic, replication)
-    return found
-
-
-def _by_hand(
-    layout: "Layout",
-    topics: Sequence[str],
-    numbers: Sequence[int] | None,
-    nodes: tuple[NodeId, ...],
-) -> Targets:
-    found: Targets = {}
-    for topic in topics:
-        all_of_it = [name.partition for name in layout.replicas if name.topic == topic]
-        if not all_of_it:
-            raise UserError(f"there is no topic {topic!r}; see `tidelog topics list`")
-        for number in all_of_it if numbers is None else numbers:
-            found[TopicPartition(topic, number)] = nodes
-    return found
 
 
 def _parse_nodes(text: str) -> tuple[NodeId, ...]:
@@ -252,87 +213,60 @@ def run_start(
     """Make a plan, show it, begin it, and see it through, as far as that is wanted."""
 
     async def work() -> int:
+        from tidelog.client import moves
         from tidelog.client.members import MembersClient
 
         async with MembersClient(bootstrap) as client:
-            layout = await read_layout(client, without=drain)
-            targets = make(layout)
-            if drain and not dry_run:  # it can be done; whatever it gets until here goes, too
-                for node in drain:
-                    await cordon(client, node, is_cordoned=True)
-                layout = await read_layout(client, without=drain)
-                targets = make(layout)
-            if throttle is not None and not dry_run:
-                await set_throttle(client, throttle)
-            refused = {} if dry_run else await client.alter_reassignments(targets)
+            plan = await moves.start(client, make, drain=drain, throttle=throttle, dry_run=dry_run)
+            for node in plan.uncordoned:
+                note(f"broker {node} is not running: what it holds moves, and it is not cordoned")
             if not as_json:
-                _show_plan(layout, targets, refused, dry_run=dry_run)
+                _show_plan(plan, dry_run=dry_run)
             if wait and not dry_run:
-                await follow(client, {n: to for n, to in targets.items() if n not in refused})
+                await follow(client, plan.begun)
                 if throttle is not None:
-                    await set_throttle(client, 0)
+                    await moves.set_throttle(client, 0)
             elif throttle is not None and not dry_run:
                 note("the limit stays: `tidelog reassign throttle 0` takes it away")
             if as_json:
-                print_json(_document(layout, targets, refused, dry_run=dry_run))
+                print_json(_document(plan, dry_run=dry_run))
             elif wait and not dry_run:
                 print("done")
-            return 1 if refused else 0
+            return 1 if plan.refused else 0
 
     if code := run(work()):
         raise typer.Exit(code)
 
 
-def _show_plan(
-    layout: "Layout",
-    targets: Targets,
-    refused: "Mapping[TopicPartition, Refused]",
-    *,
-    dry_run: bool,
-) -> None:
-    copies = _copies(layout, targets)
-    if not targets:
+def _show_plan(plan: "Plan", *, dry_run: bool) -> None:
+    copies, layout = plan.copies(), plan.layout
+    if not plan.targets:
         print("nothing has to move")
-    elif len(refused) < len(targets):
+    elif plan.begun:
         print_table(
             ["topic", "partition#", "replicas", "target", "copies#"],
             [
                 (name.topic, name.partition, _ids(layout.replicas.get(name, ())), _ids(target),
                  copies[name])
-                for name, target in sorted(targets.items())
-                if name not in refused
+                for name, target in sorted(plan.begun.items())
             ],
         )  # fmt: skip
-        begun = [count for name, count in copies.items() if name not in refused]
+        begun = [copies[name] for name in plan.begun]
         how = "would change" if dry_run else "change now"
         print(f"{len(begun)} partitions {how}, with {sum(begun)} copies to be made")
-    _complain_of(refused)
+    _complain_of(plan.refused)
 
 
-def _copies(layout: "Layout", targets: Targets) -> dict[TopicPartition, int]:
-    """How many replicas of each partition must be copied."""
-    return {
-        name: len(set(target).difference(layout.replicas.get(name, ())))
-        for name, target in targets.items()
-    }
-
-
-def _document(
-    layout: "Layout",
-    targets: Targets,
-    refused: "Mapping[TopicPartition, Refused]",
-    *,
-    dry_run: bool,
-) -> dict[str, Any]:
+def _document(plan: "Plan", *, dry_run: bool) -> dict[str, Any]:
     return {
         "version": PLAN_VERSION,
         "partitions": [
             {"topic": name.topic, "partition": name.partition, "replicas": list(target)}
-            for name, target in sorted(targets.items())
+            for name, target in sorted(plan.targets.items())
         ],
-        "copies": sum(_copies(layout, targets).values()),
+        "copies": sum(plan.copies().values()),
         "dry_run": dry_run,
-        "refused": _refusals(refused),
+        "refused": _refusals(plan.refused),
     }
 
 
@@ -350,82 +284,19 @@ def _complain_of(refused: "Mapping[TopicPartition, Refused]") -> None:
         complain(f"and {len(refused) - REFUSED_SHOWN_MAX} more were refused")
 
 
-async def read_layout(client: "MembersClient", *, without: Sequence[NodeId] = ()) -> "Layout":
-    """The cluster, as a plan needs it; `without` are not asked whether they are cordoned."""
-    import asyncio
-
-    from tidelog.client.admin import Resource
-    from tidelog.controller.moves import Layout
-
-    brokers, topics = await client.brokers(), await client.topics()
-    moving = await client.list_reassignments()
-    there = [node for node, broker in brokers.items() if not broker.fenced and node not in without]
-    configs = await asyncio.gather(
-        *(client.describe_configs(Resource.BROKER, str(node)) for node in there)
-    )
-    cordoned = {
-        node
-        for node, values in zip(there, configs, strict=True)
-        if any(one.name == CORDONED and one.value for one in values)
-    }
-    known = {
-        TopicPartition(topic.name, one.partition): one
-        for topic in topics
-        for one in topic.partitions
-    }
-    return Layout(
-        racks={node: broker.rack for node, broker in brokers.items()},
-        open=frozenset(there) - cordoned,
-        replicas={
-            name: moving[name].target if name in moving else one.replicas
-            for name, one in known.items()
-        },
-        in_sync={name: frozenset(one.in_sync) for name, one in known.items()},
-    )
-
-
-async def cordon(client: "MembersClient", node: NodeId, *, is_cordoned: bool) -> None:
-    """Let a broker get no more replicas, or let it get some again."""
-    from tidelog.client.admin import ConfigChange, Resource
-
-    broker = (await client.brokers()).get(node)
-    if broker is None:
-        raise UserError(f"there is no broker {node}; see `tidelog brokers list`")
-    if broker.fenced:
-        note(f"broker {node} is not running: what it holds moves, and it cannot be cordoned")
-        return
-    change = ConfigChange(name=CORDONED, value="*" if is_cordoned else None)
-    await client.alter_configs(Resource.BROKER, str(node), [change])
-
-
 # Watching.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far moves are."""
-
-    in_sync: int
-    """Replicas of the targets that are in sync, of so many."""
-    replicas: int
-    moving: int
-    """Partitions that are not there yet."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.in_sync} of {self.replicas} replicas are in sync, "
-            f"{self.moving} partitions are moving"
-        )
 
 
 async def follow(client: "MembersClient", targets: Targets) -> None:
     """Tell how far the moves are, until all are complete; not if others were begun instead."""
     import asyncio
 
+    from tidelog.client import moves
+
     told, strange = None, 0
     while True:
         moving = await client.list_reassignments()
-        known = await _known(client)
+        known = await moves.known_partitions(client)
         left = [
             name
             for name, target in targets.items()
@@ -438,35 +309,13 @@ async def follow(client: "MembersClient", targets: Targets) -> None:
                 f"{', '.join(map(str, other[:REFUSED_SHOWN_MAX]))} are to be held by others now; "
                 "see `tidelog reassign status`"
             )
-        progress = _progress(targets, known, len(left))
+        progress = moves.progress(targets, known, len(left))
         if progress != told:
             note(str(progress))
             told = progress
         if not left:
             return
         await asyncio.sleep(POLL_SECONDS)
-
-
-async def _known(client: "MembersClient") -> "dict[TopicPartition, PartitionInfo]":
-    return {
-        TopicPartition(topic.name, one.partition): one
-        for topic in await client.topics()
-        for one in topic.partitions
-    }
-
-
-def _progress(
-    targets: Targets, known: "Mapping[TopicPartition, PartitionInfo]", moving: int
-) -> Progress:
-    return Progress(
-        in_sync=sum(
-            len(set(target).intersection(known[name].in_sync))
-            for name, target in targets.items()
-            if name in known
-        ),
-        replicas=sum(map(len, targets.values())),
-        moving=moving,
-    )
 
 
 @app.command("status")
@@ -479,7 +328,8 @@ def status(
     former are in sync. With --wait it returns when nothing moves any more.
     """
 
-    async def work() -> "tuple[dict[TopicPartition, Reassignment], Any]":
+    async def work() -> "tuple[list[Moving], Progress]":
+        from tidelog.client import moves
         from tidelog.client.members import MembersClient
 
         async with MembersClient(bootstrap) as client:
@@ -487,12 +337,13 @@ def status(
             if wait and moving:
                 await follow(client, {name: move.target for name, move in moving.items()})
                 moving = await client.list_reassignments()
-            return moving, await _known(client)
+            known = await moves.known_partitions(client)
+            targets = {name: move.target for name, move in moving.items()}
+            return moves.moving_of(moving, known), moves.progress(targets, known, len(moving))
 
-    moving, known = run(work())
-    rows = [_status_of(name, move, known) for name, move in sorted(moving.items())]
+    found, progress = run(work())
+    rows = [asdict(one) for one in found]
     if as_json:
-        progress = _progress({n: move.target for n, move in moving.items()}, known, len(moving))
         print_json({"partitions": rows, "in_sync": progress.in_sync, "replicas": progress.replicas})
     elif not rows:
         print("no replicas are moving")
@@ -506,18 +357,6 @@ def status(
                 for row in rows
             ],
         )  # fmt: skip
-
-
-def _status_of(
-    name: TopicPartition, move: "Reassignment", known: "Mapping[TopicPartition, PartitionInfo]"
-) -> dict[str, Any]:
-    one = known.get(name)
-    return {
-        "topic": name.topic, "partition": name.partition,
-        "leader": None if one is None else one.leader, "target": list(move.target),
-        "adding": list(move.adding), "removing": list(move.removing),
-        "in_sync": 0 if one is None else len(set(move.target).intersection(one.in_sync)),
-    }  # fmt: skip
 
 
 # Calling it off.
@@ -549,17 +388,11 @@ def cancel(
         raise UserError("--partition goes with --topic")
 
     async def work() -> "tuple[list[TopicPartition], dict[TopicPartition, Refused]]":
+        from tidelog.client import moves
         from tidelog.client.members import MembersClient
 
         async with MembersClient(bootstrap) as client:
-            moving = await client.list_reassignments()
-            names = [
-                name
-                for name in moving
-                if (everything or name.topic in (topic or ()))
-                and (not partition or name.partition in partition)
-            ]
-            return names, await client.alter_reassignments(dict.fromkeys(names))
+            return await moves.cancel(client, None if everything else topic, partition)
 
     names, refused = run(work())
     if as_json:

@@ -17,17 +17,12 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.faces.cli.configs import (
-    Change,
-    DryRun,
-    config_changes,
-    plan_changes,
-    show_changes,
-)
+from tidelog.faces.cli.configs import DryRun, show_changes
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import TopicInfo
     from tidelog.client.kafka import OffsetFound
+    from tidelog.client.settings import Change
 
 TOPIC_ALREADY_EXISTS = 36
 
@@ -195,8 +190,9 @@ def alter(
     if partitions is None and not wanted:
         raise UserError("say what to change: --partitions, --config or --delete-config")
 
-    async def work() -> list[Change]:
+    async def work() -> "list[Change]":
         from tidelog.client.admin import AdminClient, Resource
+        from tidelog.client.settings import Change, config_changes, plan_changes
 
         async with AdminClient(bootstrap) as client:
             topic = await client.topic(name)

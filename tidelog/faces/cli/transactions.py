@@ -3,7 +3,7 @@
 import sys
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,15 +21,15 @@ from tidelog.faces.cli.common import (
 from tidelog.faces.cli.group_offsets import NOTHING, Yes
 
 if TYPE_CHECKING:
-    from tidelog.client.transactions import ListedTransaction, OpenTransaction, TransactionInfo
+    from tidelog.client.transactions import (
+        Hanging,
+        ListedTransaction,
+        OpenTransaction,
+        TransactionInfo,
+    )
     from tidelog.model import TopicPartition
 
 app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
-
-ORPHAN_MS: Final = 15 * 60 * 1000
-"""So long may a transaction last, unless the cluster allows more (transaction.max.timeout.ms). A
-partition that was written to within this time may belong to one whose coordinator was asked too
-early or too late."""
 
 TransactionalId = Annotated[
     str, typer.Argument(metavar="ID", help="The transactional.id of the producer.")
@@ -115,19 +115,15 @@ def list_transactions(
 
 
 def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
-    async def work() -> "tuple[list[TransactionInfo], list[OpenTransaction]]":
-        from tidelog.client.transactions import TransactionsClient
+    async def work() -> "Hanging":
+        from tidelog.client.transactions import TransactionsClient, find_hanging
 
         async with TransactionsClient(bootstrap) as client:
-            # Partitions first: what begins and ends in between is known to its coordinator.
-            opened = await client.open_transactions()
-            listed = [one for one in await client.list_transactions() if one.is_open]
-            infos = await client.describe_listed(listed)
-            return infos, orphans(opened, {one.producer_id for one in listed}, _now_ms())
+            return await find_hanging(client, _now_ms)
 
-    infos, lost = run(work())
+    found = run(work())
+    overdue, lost = found.overdue, found.orphans
     now_ms = _now_ms()
-    overdue = [info for info in infos if info.is_overdue(now_ms)]
     if as_json:
         print_json(
             {
@@ -179,17 +175,6 @@ def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
             ],
         )
         note("these are open in partitions, but no coordinator knows of them; please report it")
-
-
-def orphans(
-    opened: "list[OpenTransaction]", known: set[int], now_ms: int
-) -> "list[OpenTransaction]":
-    """What partitions hold open for producers of whom no coordinator knows, for long enough."""
-    return [
-        one
-        for one in opened
-        if one.producer_id not in known and now_ms - one.last_timestamp_ms > ORPHAN_MS
-    ]
 
 
 @app.command("describe")
@@ -279,19 +264,14 @@ def abort(
     """
 
     async def look() -> "TransactionInfo":
-        from tidelog.client.transactions import TransactionsClient
+        from tidelog.client.transactions import TransactionsClient, require_abortable
 
         async with TransactionsClient(bootstrap) as client:
-            return await client.describe_transaction(transactional_id)
+            info = await client.describe_transaction(transactional_id)
+            require_abortable(info)
+            return info
 
     info = run(look())
-    if not info.is_open:
-        raise UserError(f"{transactional_id!r} has no open transaction: it is {info.state}")
-    if info.state == State.PREPARE_COMMIT:
-        raise UserError(
-            f"{transactional_id!r} is committed, and its partitions are being told; "
-            "`tidelog replication status` shows who cannot be reached"
-        )
     if not yes:
         _confirm(info)
 

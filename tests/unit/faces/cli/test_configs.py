@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from tidelog.client.admin import ConfigInfo, ConfigValue, Resource, Source
-from tidelog.faces.cli.configs import Change, _planned, show_changes
+from tidelog.client.admin import ConfigInfo, ConfigValue, Source
+from tidelog.client.settings import Change, planned
+from tidelog.faces.cli.configs import show_changes
 
 COMMANDS = [["configs", "describe"], ["configs", "set"], ["configs", "unset"], ["topics", "alter"]]
 
@@ -93,7 +94,7 @@ def test_growing_says_that_keys_will_move(capfd):
 def test_unsetting_uncovers_the_next_strongest_value():
     known = config("retention.ms", (Source.TOPIC, "1"), (Source.BROKER, "2"), (Source.DEFAULT, "3"))
 
-    change = _planned("retention.ms", None, known, Resource.TOPIC)
+    change = planned("retention.ms", None, known, Source.TOPIC)
 
     assert (change.before, change.after) == ("1", "2")
 
@@ -101,13 +102,23 @@ def test_unsetting_uncovers_the_next_strongest_value():
 def test_unsetting_what_was_not_set_changes_nothing():
     known = config("retention.ms", (Source.START, "2"), (Source.DEFAULT, "3"))
 
-    assert _planned("retention.ms", None, known, Resource.BROKER).is_none
+    assert planned("retention.ms", None, known, Source.BROKER).is_none
+
+
+def test_what_all_brokers_have_is_told_without_what_one_of_them_has():
+    known = config(
+        "num.partitions", (Source.BROKER, "9"), (Source.ALL_BROKERS, "3"), (Source.DEFAULT, "1")
+    )
+
+    change = planned("num.partitions", None, known, Source.ALL_BROKERS)
+
+    assert (change.before, change.after) == ("3", "1")
 
 
 def test_a_secret_is_never_shown():
     known = config("password", (Source.BROKER, "hunter2"), sensitive=True)
 
-    change = _planned("password", "hunter3", known, Resource.BROKER)
+    change = planned("password", "hunter3", known, Source.BROKER)
 
     assert "hunter" not in f"{change.before}{change.after}"
 

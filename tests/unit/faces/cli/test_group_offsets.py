@@ -4,9 +4,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from tidelog.client.admin import GroupInfo, MemberInfo
 from tidelog.faces.cli.common import UserError
-from tidelog.faces.cli.group_offsets import _time_ms, confirm, require_stopped
+from tidelog.faces.cli.group_offsets import _time_ms, confirm
 from tidelog.model import TopicPartition
 
 
@@ -22,18 +21,6 @@ from tidelog.model import TopicPartition
 )
 def test_a_time_never_becomes_one_of_kafkas_words_below_zero(text, time_ms):
     assert _time_ms(text) == time_ms
-
-
-def test_a_group_with_members_is_left_alone():
-    member = MemberInfo(
-        member="m", instance=None, client="c", host="/h", assignment=(), assignment_bytes=0
-    )
-    info = GroupInfo(
-        group="g", state="Stable", protocol_type="consumer", protocol="range", members=(member,)
-    )
-
-    with pytest.raises(UserError, match="stop its consumers first"):
-        require_stopped("g", info)
 
 
 def test_what_would_be_lost_is_shown_before_the_question(capfd, monkeypatch):

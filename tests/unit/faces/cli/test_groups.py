@@ -1,6 +1,4 @@
-import asyncio
 import struct
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,30 +80,3 @@ def test_no_assignment_is_an_empty_one():
 def test_bytes_that_are_no_assignment_are_shown_by_their_size(data):
     assert decode_assignment(data) is None
     assert groups._assigned(member("m", data)) == f"({len(data)} bytes)"
-
-
-@pytest.mark.parametrize(
-    ("committed", "end", "lag"),
-    [(3, 10, 7), (10, 10, 0), (12, 10, 0), (None, 10, None), (3, None, None)],
-)
-def test_lag_is_what_lies_between_the_offset_and_the_end(committed, end, lag):
-    one = groups.Progress(topic="t", partition=0, committed=committed, end=end, owner=None)
-
-    assert one.lag == lag
-
-
-def test_offsets_of_partitions_that_do_not_exist_have_no_end():
-    class Client:
-        async def topics(self):
-            return [SimpleNamespace(name="t", partitions=(0, 1))]
-
-        async def list_offsets(self, topic, times_ms):
-            assert (topic, set(times_ms)) == ("t", {1})
-            return {1: SimpleNamespace(offset=8)}
-
-    places = [("gone", 0), ("t", -1), ("t", 1), ("t", 2)]
-    asked = [TopicPartition(topic, number) for topic, number in places]
-
-    ends = asyncio.run(groups._log_ends(Client(), asked))  # type: ignore[arg-type]
-
-    assert ends == {TopicPartition("t", 1): 8}

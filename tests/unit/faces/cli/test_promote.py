@@ -1,9 +1,9 @@
 import pytest
 
 from tidelog.client.cluster import PartitionInfo, Refused, TopicInfo
+from tidelog.client.elections import outcome
 from tidelog.faces.cli.asking import post_json
 from tidelog.faces.cli.brokers import NoAnswer
-from tidelog.faces.cli.elect import outcome
 from tidelog.faces.cli.promote import heirs, lost, path_of, risk
 from tidelog.model import Endpoint, TopicPartition
 
@@ -148,6 +148,6 @@ def test_every_partition_has_an_outcome(fate, word):
 
     found = outcome(name, fate, {name: topic("t", (1, (1,), (1,))).partitions[0]})
 
-    assert (found["outcome"], found["leader"]) == (word, 1)
-    assert (found["error"] is not None) == (word == "refused")
-    assert outcome(name, fate, {})["leader"] is None
+    assert (found.outcome, found.leader) == (word, 1)
+    assert (found.error is not None) == (word == "refused")
+    assert outcome(name, fate, {}).leader is None

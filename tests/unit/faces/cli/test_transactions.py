@@ -6,6 +6,7 @@ import pytest
 
 from tidelog.client.cluster import Refused
 from tidelog.client.transactions import (
+    ORPHAN_MS,
     Fenced,
     ListedTransaction,
     OpenTransaction,
@@ -152,7 +153,7 @@ def test_only_what_is_open_for_longer_than_its_timeout_hangs(tidelog, cluster):
 
 
 def test_what_partitions_hold_open_and_nobody_knows_of_hangs_too(tidelog, cluster):
-    long = transactions.ORPHAN_MS + 1
+    long = ORPHAN_MS + 1
     cluster.infos = [info("known", producer=7), info("ended", "CompleteAbort", producer=9)]
     cluster.opened = [
         opened(T0, 7, long), opened(T0, 8, long), opened(T1, 8, long - 1), opened(T1, 9, long),
