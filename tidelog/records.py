@@ -318,6 +318,27 @@ def decode_batch(batch: Buffer, *, size_max: int = 256 * 1024 * 1024) -> list[Re
     return records
 
 
+def iterate_records(
+    batch: Buffer, *, start: Offset = 0, size_max: int = 256 * 1024 * 1024
+) -> Iterator[Record]:
+    """The records of a batch from `start` on, one after the other; as `decode_batch` otherwise.
+
+    For who may stop early: a small batch may hold millions of records.
+    """
+    header, reader = _open(batch, size_max)
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    is_before = header.base_offset < start
+    for _ in range(header.record_count):
+        at = reader.at
+        if is_before:
+            end = reader.begin_record()
+            is_before = _read_place(reader, header)[0] < start
+            reader.at = end if is_before else at
+        if not is_before:
+            yield _read_record(reader, header, append_time)
+    reader.expect_end()
+
+
 def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int]]:
     """Offset and time of every record of a batch, one after the other: nothing else is kept.
 

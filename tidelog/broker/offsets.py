@@ -7,7 +7,8 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.errors import BrokerError, InvalidRequest, OffsetOutOfRange
 from tidelog.log.search import Found, TimeSearch
-from tidelog.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
+from tidelog.partition.driver import Partition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -43,9 +44,20 @@ async def list_offsets(broker: Broker, request: Any, context: Request) -> dict[s
 
 async def _find(broker: Broker, topic: str, asked: Any, committed_only: bool) -> Found:
     partition = broker.partition(topic, asked.partition_index)
-    leader = partition.leading(getattr(asked, "current_leader_epoch", NO_EPOCH))
+    epoch = getattr(asked, "current_leader_epoch", NO_EPOCH)
+    return await find_offset(broker, partition, asked.timestamp, committed_only, epoch)
+
+
+async def find_offset(
+    broker: Broker,
+    partition: Partition,
+    timestamp_ms: int,
+    committed_only: bool,
+    epoch: Epoch = NO_EPOCH,
+) -> Found:
+    """The first record since a time, or a place by its special number; NO_OFFSET for none."""
+    leader = partition.leading(epoch)
     log = partition.log
-    timestamp_ms = asked.timestamp
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return Found(log.start, NO_TIMESTAMP, log.epochs.epoch_at(log.start))
     end = partition.visible_end()

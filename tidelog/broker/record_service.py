@@ -1,9 +1,219 @@
-"""Records written and read for who does not speak Kafka, at whichever node it asks."""
+"""Records written and read for who does not speak Kafka, at whichever node it asks.
 
-from typing import TYPE_CHECKING
+Rule 1: what a request has for one partition is one batch, and is written as a whole or not at all.
+Rule 2: what can be seen to be wrong is refused before any partition is written to.
+Rule 3: only what is decided is shown, unless somebody asks for more: nothing above the last stable
+        offset, and nothing of transactions that were aborted.
+Rule 4: the leader handles whole batches. They are packed and unpacked by the node that was asked,
+        away from its event loop if there is much of it.
+Rule 5: who waits for records costs the leader a watcher for a few seconds at a time; so a leader
+        that falls silent is left soon, and a client that goes leaves nothing behind.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from tidelog.broker.offsets import find_offset
+from tidelog.broker.serving import Work
+from tidelog.broker.topics import create_topic
+from tidelog.broker.writing import Write, batch_of, find_repeated, once_of
+from tidelog.config import TopicConfig
+from tidelog.controller.decisions import NewTopic
+from tidelog.controller.image import ClusterImage, TopicImage
+from tidelog.controller.records import MetadataRecord
+from tidelog.errors import (
+    BrokerError,
+    CorruptMessage,
+    FencedLeaderEpoch,
+    InvalidPartitions,
+    InvalidRecord,
+    InvalidTimestamp,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    StorageError,
+    TidelogError,
+    TopicAlreadyExists,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_of,
+)
+from tidelog.host import Bytes
+from tidelog.log.committed import committed_batches
+from tidelog.log.log import ColdRead
+from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Offset, ProducerId, TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.records import Record, iterate_batches, iterate_records
+from tidelog.wire.partitioner import partition_for
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+T = TypeVar("T")
+
+MIB: Final = 1024 * 1024
+LATEST: Final[Offset] = -1
+"""Asks for what comes from now on."""
+EARLIEST: Final[Offset] = -2
+"""Asks for all that there is."""
+
+ASIDE_BYTES: Final = 16 * 1024
+"""More than this is packed and unpacked in a thread: it would keep the loop for a millisecond."""
+ANSWER_BYTES_MAX: Final = 64 * MIB
+"""The most that is sent to another node at once; a larger batch cannot be read over HTTP."""
+_UNPACKED_BYTES_MAX: Final = 16 * MIB
+_UNPACKED_TIMES_MAX: Final = 16
+"""What a batch may grow to when it is unpacked: so much, or so many times its size."""
+_SLICE_SECONDS: Final = 3.0
+"""For how long a leader is asked to wait at a time."""
+_PATIENCE_SECONDS: Final = 2.0
+"""How much longer it may take to answer, before somebody else is asked."""
+_FAILOVER_SECONDS: Final = 10.0
+"""For how long nobody may lead before a reader is told."""
+_PASSING_SECONDS: Final = 1.0
+"""For how long a reader that does not wait passes over what it may not see."""
+_PASSING: Final = (
+    LeaderNotAvailable,
+    NotLeader,
+    FencedLeaderEpoch,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    OffsetNotAvailable,
+    OutcomeUnknown,
+)
+_REUSED: Final = "this Idempotency-Key was used for another request"
+
+
+class ProduceWork(Work, frozen=True, kw_only=True):
+    """One batch to be written."""
+
+    batch: bytes
+    count: int
+    once: ProducerId = NO_PRODUCER
+    copies: int | None = None
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a batch stands."""
+
+    offset: Offset
+    is_repeat: bool = False
+    """An earlier request with the same Idempotency-Key has written it."""
+
+
+class ReadWork(Work, frozen=True, kw_only=True):
+    """Some batches to be read, or waited for."""
+
+    offset: Offset = EARLIEST
+    time_ms: int | None = None
+    """Begin with the first record since then; `offset` does not count."""
+    wait_seconds: float = 0.0
+    bytes_max: int
+    records_max: int
+    committed_only: bool = True
+
+
+class Batches(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader has from an offset on: whole batches, of which some may not be for show."""
+
+    topic: str
+    """The id of the topic, in hex: another one may have its name now."""
+    offset: Offset
+    """What was asked for, as a number; the first batch may begin before it."""
+    end: Offset
+    """Where the next read begins, if all of these are used."""
+    high_watermark: Offset
+    log_start: Offset
+    data: bytes = b""
+    aborted: tuple[tuple[ProducerId, Offset], ...] = ()
+    is_outside: bool = False
+    """The log does not hold `offset`."""
+
+    def shown(self) -> Iterator[memoryview]:
+        """The batches with records at or after `offset` that may be seen."""
+        for header, batch in committed_batches(self.data, self.aborted):
+            if header.last_offset >= self.offset and header.record_count:
+                yield batch
+
+    def unpack(self, records_max: int, bytes_max: int) -> tuple[list[Record], Offset]:
+        """Records, at least one if there is any, and the offset to go on with."""
+        records: list[Record] = []
+        size = 0
+        for batch in self.shown():
+            unpacked_max = max(_UNPACKED_BYTES_MAX, _UNPACKED_TIMES_MAX * len(batch))
+            try:
+                for record in iterate_records(batch, start=self.offset, size_max=unpacked_max):
+                    size += len(record.key or b"") + len(record.value or b"")
+                    if records and (len(records) >= records_max or size > bytes_max):
+                        return records, record.offset
+                    records.append(record)
+            except CorruptMessage:
+                if not records:
+                    raise
+                return records, records[-1].offset + 1
+        return records, self.end
+
+
+class ReadOutside(OffsetOutOfRange):
+    """The log does not hold the offset; begin at `log_start`, or wait at `high_watermark`."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.log_start, self.high_watermark = batches.log_start, batches.high_watermark
+        super().__init__(offset=batches.offset, start=self.log_start, end=self.high_watermark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """A record that somebody wants to be written."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
+    """Now, if it does not say."""
+    partition: int | None = None
+    """By its key, if it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one record: its offset, or why it has none, or why that is not known."""
+
+    partition: int
+    offset: Offset | None
+    error: BrokerError | None = None
+
+
+class PartlyWritten(TidelogError):
+    """Some partitions have their records; of the others it is known why not."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        first = next(one for one in outcomes if one.error is not None)
+        assert first.error is not None
+        super().__init__(f"partition {first.partition}: {first.error}")
+        self.error = first.error
+        self.outcomes = outcomes
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What goes to one partition, and where it stands in the request."""
+
+    numbers: list[int] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    data: bytes = b""
 
 
 class RecordService:
@@ -11,3 +221,323 @@ class RecordService:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._turn = broker.host.random.getrandbits(30)
+        broker.serving.offer(ProduceWork, self._produce_here)
+        broker.serving.offer(ReadWork, self._read_here)
+
+    async def topic(self, name: str, *, partition: int = 0, create: bool = False) -> TopicImage:
+        """The topic, if it has that partition; UnknownTopicOrPartition only if that is certain.
+
+        With `create`, a topic that is missing is made where settings allow that.
+        """
+        broker = self._broker
+        found = broker.image.topics.get(name)
+        if found is not None and partition < len(found.partitions):
+            return found
+        # Another node may have made it just now, and told its client so.
+        await broker.metadata.change(_nothing)
+        found = broker.image.topics.get(name)
+        is_possible = broker.config.auto_create_topics_enable and name not in INTERNAL_TOPICS
+        if found is None and create and is_possible:
+            with suppress(TopicAlreadyExists):
+                await create_topic(broker, NewTopic(name=name, config={}))
+            found = broker.image.topics.get(name)
+        if found is None:
+            raise UnknownTopicOrPartition(name)
+        if partition >= len(found.partitions):
+            raise UnknownTopicOrPartition(TopicPartition(name, partition))
+        return found
+
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do what takes time by `size`, in bytes: here if it is little, else in a thread."""
+        return work() if size <= ASIDE_BYTES else await self._broker.host.offload.run(work)
+
+    # Writing.
+
+    async def produce(
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        *,
+        key: str | None = None,
+        copies: int | None = None,
+        seconds_max: float,
+    ) -> list[Outcome]:
+        """Write records; where each of them stands, in order.
+
+        `key`: a repeated request with the same one writes nothing, and has the same answer.
+        `copies`: how many replicas beside the leader must hold them. A partition that fails alone
+        raises its error; of several, PartlyWritten has what is known.
+        """
+        found = await self.topic(topic, create=True)
+        config = self._broker.topic_config(found)
+        once = once_of(key)
+        size = sum(len(one.value or b"") + len(one.key or b"") + 32 for one in records)
+        pack = partial(_pack, len(found.partitions), config, records, once)
+        now_ms = self._broker.host.clock.wall_ms()
+        batches = await self.aside(size, partial(pack, self._keyless(key), now_ms))
+        results = await asyncio.gather(
+            *(
+                self._write(TopicPartition(topic, number), batch, once, copies, seconds_max)
+                for number, batch in batches.items()
+            )
+        )
+        if len(results) == 1 and isinstance(results[0], BrokerError):
+            raise results[0]
+        outcomes: dict[int, Outcome] = {}
+        for (number, batch), result in zip(batches.items(), results, strict=True):
+            for delta, at in enumerate(batch.numbers):
+                outcomes[at] = (
+                    Outcome(number, None, result)
+                    if isinstance(result, BrokerError)
+                    else Outcome(number, result.offset + delta)
+                )
+        ordered = [outcomes[at] for at in range(len(records))]
+        if any(isinstance(result, BrokerError) for result in results):
+            raise PartlyWritten(ordered)
+        return ordered
+
+    def _keyless(self, key: str | None) -> int:
+        """Which partition's turn it is to have the records without a key.
+
+        A repeated request finds the same one, whichever node is asked.
+        """
+        if key is None:
+            self._turn += 1
+            return self._turn
+        digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big")
+
+    async def _write(
+        self,
+        place: TopicPartition,
+        batch: _Batch,
+        once: ProducerId,
+        copies: int | None,
+        seconds_max: float,
+    ) -> Written | BrokerError:
+        work = ProduceWork(batch=batch.data, count=len(batch.records), once=once, copies=copies)
+        try:
+            return await self._broker.serving.call(
+                place, work, Written, seconds_max=seconds_max, is_repeatable=once != NO_PRODUCER
+            )
+        except BrokerError as error:
+            return error
+
+    async def _produce_here(
+        self, partition: Partition, work: ProduceWork, deadline: float
+    ) -> Written:
+        write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
+        found = find_repeated(partition, work.once)
+        if found is None:
+            write.append_batch(bytearray(work.batch), work.count)
+        elif found.offset_delta + 1 == work.count:
+            write.repeat(found)
+        else:
+            count = found.offset_delta + 1
+            raise error_of(
+                OutOfOrderSequence.code,
+                f"{_REUSED}: that had {count} records for {partition.name}, not {work.count}",
+            )
+        return Written(offset=await write.committed(), is_repeat=write.is_repeat)
+
+    # Reading.
+
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: Offset = EARLIEST,
+        time_ms: int | None = None,
+        wait_seconds: float = 0.0,
+        bytes_max: int = MIB,
+        records_max: int = 100,
+        committed_only: bool = True,
+    ) -> Batches:
+        """What a partition has from `offset` on, or from a time on, as soon as it has something.
+
+        Empty if nothing came within `wait_seconds`. Raises ReadOutside.
+        """
+        await self.topic(topic, partition=partition)
+        place = TopicPartition(topic, partition)
+        now = self._broker.host.clock.monotonic
+        deadline = now() + wait_seconds
+        pass_until = now() + max(wait_seconds, _PASSING_SECONDS)
+        work = ReadWork(
+            offset=offset, time_ms=time_ms, bytes_max=bytes_max, records_max=records_max,
+            committed_only=committed_only,
+        )  # fmt: skip
+        while True:
+            wait = min(max(deadline - now(), 0.0), _SLICE_SECONDS)
+            found = await self._ask(place, msgspec.structs.replace(work, wait_seconds=wait))
+            if found.is_outside:
+                raise ReadOutside(found)
+            if next(found.shown(), None) is not None:
+                return found
+            limit = pass_until if found.end > found.offset else deadline
+            if now() >= limit:
+                return found
+            work = msgspec.structs.replace(work, offset=found.end, time_ms=None)
+
+    async def _ask(self, place: TopicPartition, work: ReadWork) -> Batches:
+        """The leader's answer, whoever that comes to be."""
+        now = self._broker.host.clock.monotonic
+        give_up = now() + work.wait_seconds + _FAILOVER_SECONDS
+        while True:
+            try:
+                return await self._broker.serving.call(
+                    place, work, Batches, is_repeatable=True,
+                    seconds_max=work.wait_seconds + _PATIENCE_SECONDS,
+                )  # fmt: skip
+            except _PASSING:
+                if now() >= give_up:
+                    raise
+
+    async def _read_here(self, partition: Partition, work: ReadWork, deadline: float) -> Batches:
+        broker = self._broker
+        end = partition.visible_end()
+        offset = work.offset
+        if work.time_ms is not None:
+            found = await find_offset(broker, partition, work.time_ms, work.committed_only)
+            offset = found.offset if found.offset >= 0 else LATEST
+            end = partition.visible_end()
+        if offset == EARLIEST:
+            offset = partition.log.start
+        elif offset == LATEST:
+            offset = min(end, partition.last_stable_offset) if work.committed_only else end
+        now = broker.host.clock.monotonic
+        give_up = min(deadline, now() + work.wait_seconds)
+        while True:
+            batches = await self._look(partition, work, offset)
+            left = give_up - now()
+            if batches.end > offset or batches.is_outside or left <= 0:
+                return batches
+            await _watermark_moves(partition, left)
+
+    async def _look(self, partition: Partition, work: ReadWork, offset: Offset) -> Batches:
+        """What there is now."""
+        log = partition.log
+        high_watermark = limit = partition.visible_end()
+        aborted = None
+        if work.committed_only:
+            limit = min(limit, partition.last_stable_offset)
+            aborted = log.transactions.aborted.snapshot()
+        batches = Batches(
+            topic=partition.topic_id.hex, offset=offset, end=offset, log_start=log.start,
+            high_watermark=high_watermark,
+        )  # fmt: skip
+        try:
+            found = log.read(offset, min(work.bytes_max, ANSWER_BYTES_MAX), limit)
+        except OffsetOutOfRange:
+            return msgspec.structs.replace(batches, is_outside=True)
+        if log.damaged_at is not None:
+            limit = min(limit, log.damaged_at)
+        data: Bytes
+        if isinstance(found, ColdRead):
+            data, limit = await self._read_cold(partition, found), found.limit
+        else:
+            data = b"".join(found[0])
+        if len(data) > ANSWER_BYTES_MAX:
+            raise MessageTooLarge(size=len(data), size_max=ANSWER_BYTES_MAX)
+        data, end = _some(data, offset, work.records_max)
+        if not data:  # offsets that compaction took are passed over
+            end = max(offset, limit)
+        return msgspec.structs.replace(
+            batches, data=data, end=end, aborted=tuple(aborted.find(offset, end) if aborted else ())
+        )
+
+    async def _read_cold(self, partition: Partition, read: ColdRead) -> Bytes:
+        broker = self._broker
+        work = partial(read.perform_checked, broker.host.disk, has_gaps=partition.has_gaps)
+        try:
+            return await broker.host.offload.run(work)
+        except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
+            raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
+        except StorageError:
+            if partition.is_copy:  # otherwise nobody could lead instead, or mend it
+                broker.feeding.on_suspect(partition, read.offset)
+            raise
+
+
+def _nothing(image: ClusterImage) -> Sequence[MetadataRecord]:
+    """A decision to change nothing, which is made on the newest image like any other."""
+    return []
+
+
+def _pack(
+    count: int,
+    config: TopicConfig,
+    records: Sequence[NewRecord],
+    once: ProducerId,
+    keyless: int,
+    now_ms: int,
+) -> dict[int, _Batch]:
+    """The records by partition, encoded. Refuses what leaders would, of which some too late."""
+    batches: dict[int, _Batch] = {}
+    for at, record in enumerate(records):
+        _check(at, record, count, config, now_ms)
+        number = record.partition
+        if number is None:
+            number = keyless % count if record.key is None else partition_for(record.key, count)
+        batch = batches.setdefault(number, _Batch())
+        batch.numbers.append(at)
+        batch.records.append(
+            Record(
+                key=record.key, value=record.value, headers=record.headers,
+                timestamp_ms=now_ms if record.timestamp_ms is None else record.timestamp_ms,
+            )
+        )  # fmt: skip
+    for batch in batches.values():
+        batch.data = bytes(batch_of(batch.records, once))
+        if len(batch.data) > config.max_message_bytes:
+            raise MessageTooLarge(size=len(batch.data), size_max=config.max_message_bytes)
+    return batches
+
+
+def _check(at: int, record: NewRecord, count: int, config: TopicConfig, now_ms: int) -> None:
+    if record.partition is not None and not 0 <= record.partition < count:
+        raise InvalidPartitions(
+            f"records[{at}] is for partition {record.partition}; there are 0 to {count - 1}"
+        )
+    if record.key is None and config.compacts:
+        raise InvalidRecord(f"records[{at}] has no key, which a compacted topic needs")
+    if record.timestamp_ms is None or config.message_timestamp_type != "CreateTime":
+        return
+    first = now_ms - config.message_timestamp_before_max_ms
+    last = now_ms + config.message_timestamp_after_max_ms
+    if not first <= record.timestamp_ms <= last:
+        raise InvalidTimestamp(
+            f"records[{at}] is of {record.timestamp_ms}; the topic takes {first} to {last} now "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+        )
+
+
+def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset]:
+    """As many of the batches as it takes for so many records from `offset` on; where they end."""
+    size = count = 0
+    end = offset
+    for header, batch in iterate_batches(data):
+        if count >= records_max:
+            break
+        count += min(header.record_count, header.next_offset - offset)
+        size += len(batch)
+        end = max(header.next_offset, offset)
+    return bytes(memoryview(data)[:size]), end
+
+
+async def _watermark_moves(partition: Partition, seconds_max: float) -> None:
+    """Wait until the watermark rises, or this node leads no more, but not longer."""
+    moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def look() -> None:
+        if not moved.done():
+            moved.set_result(None)
+
+    partition.watch(look)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await moved
+    finally:
+        partition.unwatch(look)

@@ -240,7 +240,7 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     for name, topic_id in asked:
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
-            deleted = await _delete_topic(broker, name, topic_id)
+            deleted = await delete_topic(broker, name, topic_id)
             answer |= {"name": deleted.name, "topic_id": deleted.id}
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
@@ -248,7 +248,7 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     return {"responses": answers}
 
 
-async def _delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
+async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
     """Delete a topic by name or by id; return once nothing of it is served here."""
     found: list[TopicImage] = []
 

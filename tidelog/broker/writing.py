@@ -34,6 +34,13 @@ def once_of(key: str | None) -> ProducerId:
     return ONCE_PRODUCER_MIN | int.from_bytes(digest, "big") >> 2
 
 
+def batch_of(records: Sequence[Record], once: ProducerId) -> bytearray:
+    """The batch of a request whose key stands for `once`."""
+    if once == NO_PRODUCER:
+        return encode_batch(records)
+    return encode_batch(records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=0)
+
+
 def find_repeated(partition: Partition, once: ProducerId) -> RememberedBatch | None:
     """What an earlier request with this key has written here."""
     if once == NO_PRODUCER:
@@ -83,18 +90,16 @@ class Write:
 
     def append(self, records: Sequence[Record], once: ProducerId = NO_PRODUCER) -> Offset:
         """Append; where its first record stands, now or since an earlier request."""
-        if once == NO_PRODUCER:
-            batch = encode_batch(records)
-        else:
-            batch = encode_batch(
-                records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=0
-            )
+        return self.append_batch(batch_of(records, once), len(records))
+
+    def append_batch(self, batch: bytearray, count: int) -> Offset:
+        """Append a batch of `count` records; where the first stands."""
         end_before = self._partition.log.end
         self.offset, _, self._is_done = self._partition.append(
             batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch)
         )
         self.is_repeat = self.offset < end_before
-        self.end = self.offset + len(records)
+        self.end = self.offset + count
         return self.offset
 
     def repeat(self, found: RememberedBatch) -> None:
