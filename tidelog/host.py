@@ -18,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -139,6 +140,34 @@ class Offload(Protocol):
         ...
 
 
+class Database(Protocol):
+    """An SQLite database that one thread writes at a time, while the event loop reads.
+
+    Durable only in part: after a crash it is as some earlier transaction left it, whole.
+    """
+
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection
+
+    def save(self) -> None:
+        """Let no more than what comes from now on be lost with the process. It may block."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Databases(Protocol):
+    """Where databases are kept. All calls may block."""
+
+    def open(self, path: Path) -> Database:
+        """Open, or make; sqlite3.DatabaseError if what is there is no database."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove one that is not open; nothing happens if it is not there."""
+        ...
+
+
 class Network(Protocol):
     """Byte streams between nodes."""
 
@@ -160,6 +189,12 @@ class Host:
     offload: Offload
     network: Network
     random: random.Random
+    system_databases: Databases | None = None
+    """None for databases that live in memory and are saved through `disk`."""
+
+    @property
+    def databases(self) -> Databases:
+        return self.system_databases or DiskDatabases(self.disk)
 
     def new_id(self) -> UUID:
         """A random version 4 UUID. Kafka never uses one whose text starts with a dash."""
@@ -218,6 +253,42 @@ def read_file(disk: Disk, path: Path) -> bytes:
         return file.read(0, file.size())
     finally:
         file.close()
+
+
+# Databases in memory, saved as files: for a disk that is simulated.
+
+
+class MemoryDatabase:
+    """A database in memory; `save` writes it to the disk as a whole."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self.writer = self.reader = sqlite3.connect(
+            ":memory:", check_same_thread=False, isolation_level=None
+        )
+        if disk.exists(path):
+            self.writer.deserialize(read_file(disk, path))
+
+    def save(self) -> None:
+        replace_file(self._disk, self._path, self.writer.serialize())
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class DiskDatabases:
+    """Databases in memory, saved through a `Disk`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, path: Path) -> MemoryDatabase:
+        self._disk.make_directory(path.parent)
+        return MemoryDatabase(self._disk, path)
+
+    def remove(self, path: Path) -> None:
+        self._disk.remove(path)
 
 
 # The real ones.
@@ -474,6 +545,47 @@ class LoopNetwork:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
+class SystemDatabase:
+    """A database file in WAL mode: readers do not wait for the writer, nor it for them.
+
+    Its commits are not synced: the log has everything, so a power loss may take the last of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.writer = self._connect(path)
+        self.reader = self._connect(path)
+        self.reader.execute("PRAGMA query_only = ON")
+
+    @staticmethod
+    def _connect(path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path, timeout=30.0, check_same_thread=False, isolation_level=None
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def save(self) -> None:
+        """Every commit is in the file already."""
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close()
+
+
+class SystemDatabases:
+    """SQLite files."""
+
+    def open(self, path: Path) -> SystemDatabase:
+        os.makedirs(path.parent, exist_ok=True)
+        return SystemDatabase(path)
+
+    def remove(self, path: Path) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}{suffix}")
+
+
 def system_host() -> Host:
     """The host of a real node."""
     return Host(
@@ -482,6 +594,7 @@ def system_host() -> Host:
         offload=ThreadOffload(),
         network=LoopNetwork(),
         random=random.SystemRandom(),
+        system_databases=SystemDatabases(),
     )
 
 

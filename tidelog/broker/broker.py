@@ -26,7 +26,7 @@ from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
 from tidelog.cluster.member import Member
 from tidelog.cluster.membership import Membership
-from tidelog.cluster.messages import AddToTransactions, Serve, WriteMarkers
+from tidelog.cluster.messages import AddToTransactions, ConfirmLeads, Serve, WriteMarkers
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
@@ -121,11 +121,14 @@ class Broker:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._inspecting: dict[Partition, None] = {}
         self._stop_calls: list[Callable[[], None]] = []
+        self._closing_calls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
         self.on_markers: Handler = _not_yet
         """Called when a coordinator ends transactions here; set by whoever writes markers."""
         self.on_places_to_add: Handler = _not_yet
         """Called when a leader has something to add to a transaction that is coordinated here."""
+        self.on_confirm: Handler = _not_yet
+        """Called when a leader asks whether it is still followed here."""
         self.serving = Serving(self)
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
@@ -210,6 +213,7 @@ class Broker:
         self.member.handle(WriteMarkers, lambda *heard: self.on_markers(*heard))
         self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
         self.member.handle(Serve, self.serving.on_serve)
+        self.member.handle(ConfirmLeads, lambda *heard: self.on_confirm(*heard))
         self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(
             self.host, self.member, self.replicas,
@@ -526,6 +530,10 @@ class Broker:
         """Call `call` when the node stops, while its partitions are still open."""
         self._stop_calls.append(call)
 
+    def on_closing(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await `call` when the node stops, after all that ran beside everything else has ended."""
+        self._closing_calls.append(call)
+
     def repeat(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do `work` every so many seconds, as long as the node lives."""
 
@@ -681,6 +689,8 @@ class Broker:
         if len(self.image.nodes) > 1:
             await self.membership.leave()
         await self._stop_housekeeping()
+        for call in self._closing_calls:
+            await call()
         await self.cleaner.finish()
         self.feeding.close()
         await self.member.stop()

@@ -6,6 +6,7 @@ node may send it work at any time.
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.kv import Kv
 from tidelog.broker.record_service import RecordService
 
 if TYPE_CHECKING:
@@ -17,3 +18,4 @@ class Services:
 
     def __init__(self, broker: "Broker") -> None:
         self.records = RecordService(broker)
+        self.kv = Kv(broker)

@@ -165,7 +165,10 @@ class Serving:
     # Serving.
 
     async def _serve(self, topic: UUID, number: int, work: Work, deadline: float) -> Any:
-        partition: Partition = self._broker.partition(topic, number)
+        try:
+            partition: Partition = self._broker.partition(topic, number)
+        except UnknownTopicOrPartition as error:
+            raise LeaderNotAvailable(f"{error}, or not yet") from None  # it is being opened
         return await self._servers[type(work)](partition, work, deadline)
 
     def on_serve(self, source: NodeId, asked: Serve, place: Answer | None) -> None:

@@ -259,3 +259,24 @@ class ServeAnswer(Message, frozen=True, kw_only=True, tag=True):
     is_unknown: bool = False
     """Nobody knows whether it was done, or will be."""
     known: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+# Whether a leader still leads.
+
+
+class Lead(msgspec.Struct, frozen=True, array_like=True):
+    """A partition, and the epoch in which somebody believes to lead it."""
+
+    cluster_id: int
+    epoch: Epoch
+
+
+class ConfirmLeads(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by a leader of those in sync: do you still follow me?"""
+
+    leads: tuple[Lead, ...]
+
+
+class ConfirmLeadsAnswer(Message, frozen=True, kw_only=True, tag=True):
+    confirmed: tuple[bool | None, ...]
+    """For each: yes, no, or that this node does not know."""

@@ -97,6 +97,11 @@ class TopicConfig:
         form=_REPLICAS_FORM,
     )
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", least=0)
+    kv_view: bool = setting(
+        False,
+        "Whether every replica keeps the newest value of each key at hand, for key-value reads. "
+        "Only for topics that are compacted; otherwise it is made when it is first asked for.",
+    )
     leader_replication_throttled_replicas: str = setting(
         "",
         "Taken for Kafka's sake, without effect: replicas are not throttled by name here.",

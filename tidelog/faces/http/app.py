@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidelog.client.cluster import Refused
 from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError, ConfigError
-from tidelog.faces.http import cluster, operations, probes, replication
+from tidelog.faces.http import cluster, kv, operations, probes, replication
 from tidelog.faces.http.api import Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -41,6 +41,7 @@ REQUEST_ID_MAX: Final = 128
 def all_operations() -> tuple[Operation, ...]:
     """Everything that the face offers; what is asked for most comes first."""
     return (
+        *kv.OPERATIONS,
         *probes.OPERATIONS,
         *cluster.OPERATIONS,
         *replication.OPERATIONS,

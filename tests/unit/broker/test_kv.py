@@ -1,0 +1,239 @@
+"""Key-value at one node: decisions, versions, expiry, and views that are folds of the log."""
+
+import asyncio
+
+import pytest
+
+from tests.unit.broker.node import Machine, Node, on_a_node
+from tidelog.broker.services import Services
+from tidelog.broker.writing import once_of
+from tidelog.errors import InvalidTopic, UnknownTopicOrPartition
+from tidelog.model import TopicPartition
+from tidelog.records import Record, encode_batch
+from tidelog.views.kv import Change
+
+SECONDS = 5.0
+PLACE = TopicPartition("b", 0)
+
+
+class Bucket:
+    """One bucket of one partition."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.kv = Services(node.broker).kv
+
+    async def make(self, **config: str) -> "Bucket":
+        if "b" not in self.node.broker.image.topics:
+            await self.node.create("b", cleanup_policy="compact", kv_view="true", **config)
+        return self
+
+    async def put(self, key, value, **wanted):
+        once = wanted.pop("once", None)
+        return await self.kv.write(
+            PLACE, [Change(key, value, **wanted)], once=once_of(once), seconds=SECONDS
+        )
+
+    async def get(self, key, *, strong=True, after=0):
+        found = await self.kv.get(PLACE, key, is_strong=strong, after=after, seconds=SECONDS)
+        return None if found.entry is None else (found.entry.value, found.entry.version)
+
+
+def in_a_bucket(story, **settings):
+    async def on(node):
+        await story(await Bucket(node).make())
+
+    on_a_node(on, **settings)
+
+
+def test_what_was_put_is_got_with_the_offset_as_its_version():
+    async def story(bucket):
+        first = await bucket.put(b"k", b"1")
+        second = await bucket.put(b"k", b"2")
+
+        assert (first.offset, second.offset) == (0, 1)
+        assert await bucket.get(b"k") == (b"2", 1)
+        assert await bucket.get(b"other") is None
+
+    in_a_bucket(story)
+
+
+def test_a_change_that_expects_another_version_is_refused_with_the_one_there_is():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+
+        stale = await bucket.put(b"k", b"2", if_version=7)
+        present = await bucket.put(b"k", b"2", if_version=-1)
+        missing = await bucket.put(b"new", b"2", if_version=0)
+        met = await bucket.put(b"k", b"2", if_version=0)
+
+        assert stale.refused == ((0, 0),)
+        assert present.refused == ((0, 0),)
+        assert missing.refused == ((0, None),)
+        assert met.offset == 1
+        assert bucket.node.broker.partition("b", 0).log.end == 2
+
+    in_a_bucket(story)
+
+
+def test_of_two_changes_that_expect_the_same_version_one_is_done():
+    async def story(bucket):
+        await bucket.put(b"k", b"0")
+
+        both = await asyncio.gather(*(bucket.put(b"k", b"%d" % n, if_version=0) for n in range(2)))
+
+        assert sorted(bool(one.refused) for one in both) == [False, True]
+
+    in_a_bucket(story)
+
+
+def test_a_change_sees_what_is_not_committed_yet():
+    async def story(bucket):
+        first = asyncio.ensure_future(bucket.put(b"k", b"0"))
+        await asyncio.sleep(0)
+        second = await bucket.put(b"k", b"1", if_version=-1)
+
+        assert (await first).offset == 0
+        assert second.refused == ((0, 0),)
+
+    in_a_bucket(story)
+
+
+def test_a_repeated_request_gets_its_first_answer_and_writes_nothing():
+    async def story(bucket):
+        first = await bucket.put(b"k", b"1", if_version=-1, once="a")
+        await bucket.put(b"k", b"2")
+        again = await bucket.put(b"k", b"1", if_version=-1, once="a")
+
+        assert (first.offset, again.offset, again.refused) == (0, 0, ())
+        assert await bucket.get(b"k") == (b"2", 1)
+
+    in_a_bucket(story)
+
+
+def test_a_deleted_key_is_gone_and_deleting_it_again_writes_nothing():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+
+        deleted = await bucket.put(b"k", None)
+        again = await bucket.put(b"k", None)
+
+        assert (deleted.offset, deleted.existed) == (1, (True,))
+        assert (again.offset, again.existed) == (-1, (False,))
+        assert await bucket.get(b"k") is None
+        assert (await bucket.put(b"k", b"2", if_version=-1)).offset == 2
+
+    in_a_bucket(story)
+
+
+def test_changes_of_one_request_are_done_together_or_not_at_all():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        changes = [Change(b"a", b"1"), Change(b"k", b"2", None, 5)]
+
+        refused = await bucket.kv.write(PLACE, changes, seconds=SECONDS)
+        done = await bucket.kv.write(PLACE, [changes[0], Change(b"k", b"2")], seconds=SECONDS)
+
+        assert refused.refused == ((1, 0),)
+        assert (done.offset, await bucket.get(b"a")) == (1, (b"1", 1))
+
+    in_a_bucket(story)
+
+
+def test_a_key_is_there_until_its_leader_deletes_it():
+    async def story(bucket):
+        now = bucket.node.clock.wall_ms()
+        await bucket.put(b"k", b"1", expires_at_ms=now + 1000)
+        await bucket.put(b"stays", b"1", expires_at_ms=now + 60_000)
+        assert await bucket.get(b"k") == (b"1", 0)
+
+        await asyncio.sleep(1.5)
+
+        assert await bucket.get(b"k") is None
+        assert await bucket.get(b"stays") == (b"1", 1)
+        assert bucket.node.broker.partition("b", 0).log.end == 3
+
+    in_a_bucket(story)
+
+
+def test_a_key_that_was_put_again_does_not_expire_by_its_old_time():
+    async def story(bucket):
+        await bucket.put(b"k", b"1", expires_at_ms=bucket.node.clock.wall_ms() + 1000)
+        await bucket.put(b"k", b"2")
+
+        await asyncio.sleep(2)
+
+        assert await bucket.get(b"k") == (b"2", 1)
+
+    in_a_bucket(story)
+
+
+def test_what_kafka_clients_write_is_in_the_bucket():
+    async def story(bucket):
+        batch = encode_batch([Record(key=b"k", value=b"1"), Record(key=b"l", value=b"2")])
+        await bucket.node.produce("b", batch)
+
+        assert await bucket.get(b"l") == (b"2", 1)
+        assert (await bucket.put(b"k", b"3", if_version=0)).offset == 2
+
+    in_a_bucket(story)
+
+
+def test_keys_are_listed_by_prefix_page_by_page():
+    async def story(bucket):
+        for key in (b"a/1", b"a/2", b"a/3", b"b/1", b"\xff\xff"):
+            await bucket.put(key, b"1")
+
+        async def page(prefix, beyond, limit):
+            found = await bucket.kv.scan(
+                PLACE, prefix=prefix, beyond=beyond, limit=limit, is_strong=True, after=0,
+                seconds=SECONDS,
+            )  # fmt: skip
+            return [entry.key for entry in found.entries], found.is_cut
+
+        assert await page(b"a/", None, 2) == ([b"a/1", b"a/2"], True)
+        assert await page(b"a/", b"a/2", 2) == ([b"a/3"], False)
+        assert await page(b"\xff", None, 2) == ([b"\xff\xff"], False)
+        assert await page(b"", b"b", 9) == ([b"b/1", b"\xff\xff"], False)
+
+    in_a_bucket(story)
+
+
+def test_a_view_goes_on_where_it_was_after_a_restart_and_after_a_crash():
+    machine = Machine()
+
+    async def write(node):
+        bucket = await Bucket(node).make()
+        for n in range(10):
+            await bucket.put(b"k%d" % (n % 3), b"%d" % n)
+
+    async def check(node):
+        bucket = await Bucket(node).make()
+        assert await bucket.get(b"k0") == (b"9", 9)
+        assert await bucket.get(b"k1") == (b"7", 7)
+        assert (await bucket.put(b"k2", b"x", if_version=8)).offset >= 10
+        await bucket.put(b"k2", b"8")
+        await bucket.put(b"k2", None)
+        await bucket.put(b"k2", b"8")
+
+    machine.live(write)
+    machine.live(check, killed=True)
+
+    async def look(node):
+        bucket = await Bucket(node).make()
+        assert await bucket.get(b"k2") == (b"8", 13)
+
+    machine.live(look)
+
+
+def test_what_is_no_bucket_is_refused_with_what_to_do():
+    async def story(node):
+        kv = Services(node.broker).kv
+        await node.create("plain")
+
+        with pytest.raises(InvalidTopic, match="not compacted"):
+            kv.places("plain")
+        with pytest.raises(UnknownTopicOrPartition):
+            kv.places("nothing")
+
+    on_a_node(story)

@@ -1,0 +1,121 @@
+"""Whether this node still leads a partition, said by those who would have to know otherwise.
+
+Rule 1: a read at a leader is as new as any acknowledged write only if nobody leads in a later
+        epoch. Another leader is one of those in sync, and commits nothing before all in sync have
+        left this epoch. So every one of them, asked after the read came, must still follow here.
+Rule 2: those who may be in sync count: the committed set and all that was proposed.
+Rule 3: a leader that is alone in sync has nobody to ask, and needs nobody: none but itself can be
+        elected, unless too few are in sync, or some are eligible. Then it does not answer.
+Rule 4: questions to one node go together; a question never joins one that was sent before it.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.outboxes import Outboxes
+from tidelog.cluster.messages import ConfirmLeads, ConfirmLeadsAnswer, Lead
+from tidelog.errors import BrokerError, NotEnoughReplicas, NotLeader, RequestTimedOut
+from tidelog.model import NodeId
+from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
+from tidelog.peers.listener import Answer
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+
+_ASK_SECONDS_MAX: Final = 1.0
+_RETRY_SECONDS: Final = 0.02
+
+
+class _Question(NamedTuple):
+    lead: Lead
+    answer: "asyncio.Future[bool | None]"
+    """None if nothing was heard."""
+
+
+class Confirming:
+    """What this node asks its followers, and answers its leaders."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._outboxes: Outboxes[_Question] = Outboxes(broker, self._ask)
+        broker.on_confirm = self._on_confirm
+
+    async def confirm(self, partition: Partition, leader: Leader, deadline: float) -> None:
+        """Return once it is certain that `leader` led at some moment since the call.
+
+        NotLeader if another does, RequestTimedOut if that cannot be found out in time.
+        """
+        clock = self._broker.host.clock
+        while True:
+            if partition.leader is not leader:
+                raise NotLeader(leader=None)
+            others = sorted(leader.maximal - {leader.me})
+            if not others:
+                self._check_alone(partition, leader)
+                return
+            told = await asyncio.gather(
+                *(self._question(node, self._lead(partition, leader)) for node in others)
+            )
+            if partition.leader is not leader or False in told:
+                raise NotLeader(leader=None)
+            if all(told):
+                return
+            if clock.monotonic() + _RETRY_SECONDS >= deadline:
+                nodes = ", ".join(map(str, others))
+                raise RequestTimedOut(f"nodes {nodes} did not confirm who leads {partition.name}")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _lead(self, partition: Partition, leader: Leader) -> Lead:
+        topic = self._broker.image.topics_by_id.get(partition.topic_id)
+        if topic is None:
+            raise NotLeader(leader=None)
+        return Lead(topic.partitions[partition.name.partition].cluster_id, leader.epoch)
+
+    def _check_alone(self, partition: Partition, leader: Leader) -> None:
+        topic = self._broker.image.topics_by_id.get(partition.topic_id)
+        known = None if topic is None else topic.partitions[partition.name.partition]
+        if leader.is_short or (known is not None and known.eligible):
+            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=max(leader.min_in_sync, 2))
+        if len(leader.replicas) > 1 and not partition.has_lease():
+            raise NotLeader(leader=None)
+
+    # Asking.
+
+    async def _question(self, node: NodeId, lead: Lead) -> bool | None:
+        answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._outboxes.put(node, _Question(lead, answer))
+        return await answer
+
+    async def _ask(self, node: NodeId, waiting: list[_Question]) -> None:
+        told: tuple[bool | None, ...] = (None,) * len(waiting)
+        with suppress(PeerUnreachable, PeerRefused):
+            answer = await self._broker.member.hub.ask(
+                node, ConfirmLeads(leads=tuple(one.lead for one in waiting)), ConfirmLeadsAnswer,
+                seconds_max=_ASK_SECONDS_MAX,
+            )  # fmt: skip
+            told = answer.confirmed
+        for question, one in zip(waiting, told, strict=True):
+            if not question.answer.done():
+                question.answer.set_result(one)
+
+    # Answering.
+
+    def _on_confirm(self, source: NodeId, asked: ConfirmLeads, place: Answer | None) -> None:
+        assert place is not None, "it is a question"
+        confirmed = tuple(self._follows(source, lead) for lead in asked.leads)
+        place.send(ConfirmLeadsAnswer(confirmed=confirmed))
+
+    def _follows(self, source: NodeId, lead: Lead) -> bool | None:
+        """Whether this node follows `source` in that epoch; None if it has not heard of it yet."""
+        try:
+            partition = self._broker.feeding.find(lead.cluster_id)
+        except BrokerError:
+            return None
+        follower = partition.follower
+        if follower is not None and follower.epoch <= lead.epoch:
+            return True if (follower.epoch, follower.leader) == (lead.epoch, source) else None
+        if partition.leader is None and follower is None:
+            return None  # nobody leads, as far as is known here
+        return False

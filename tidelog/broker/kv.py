@@ -1,0 +1,418 @@
+"""Key-value over compacted topics: buckets, whose every write is a record.
+
+Rule 1: a write is decided by the leader of its partition, over what is committed (the view) and
+        what is not yet (the overlay), and answered once it is committed. Between the decision and
+        the append nothing else happens.
+Rule 2: what is answered without a write (a read, a refused condition) is as new as any
+        acknowledged write: it waits until all that it tells of is committed, and until those in
+        sync have confirmed that this node leads.
+Rule 3: a local read is answered by any replica in sync from its own view, which only moves on.
+Rule 4: a key expires when its leader appends a tombstone. Before that everybody sees it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.confirming import Confirming
+from tidelog.broker.serving import Work
+from tidelog.broker.views import View, Views
+from tidelog.broker.writing import Write, find_repeated
+from tidelog.errors import (
+    BrokerError,
+    ConcurrentTransactions,
+    InvalidTopic,
+    NotLeader,
+    OffsetNotAvailable,
+    OutcomeUnknown,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from tidelog.host import Bytes
+from tidelog.log.log import ColdRead
+from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Offset, ProducerId, TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
+from tidelog.records import iterate_batches
+from tidelog.views.kv import (
+    Change,
+    Entry,
+    KvView,
+    Overlay,
+    expired,
+    get_entry,
+    is_met,
+    next_expiry,
+    record_of,
+    scan,
+)
+from tidelog.wire.partitioner import partition_for
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+_READ_BYTES: Final = 1024 * 1024
+_OVERLAY_MAX: Final = 50_000
+"""Keys that are written and not folded yet; whoever wants to write more waits for the view."""
+_EXPIRE_SECONDS: Final = 0.2
+_EXPIRED_AT_ONCE: Final = 500
+_SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
+_LOCAL_SECONDS_MAX: Final = 0.5
+"""How long a replica may take to reach what a reader has seen elsewhere; then another is asked."""
+
+
+class KvGet(Work, frozen=True, kw_only=True):
+    key: bytes
+    is_strong: bool
+    after: Offset = 0
+    """What the reader has seen: the answer must be at least as new."""
+
+
+class KvGot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    entry: Entry | None
+    applied: Offset
+    """The answer is of the log up to here, at least."""
+
+
+class KvScan(Work, frozen=True, kw_only=True):
+    prefix: bytes
+    beyond: bytes | None
+    limit: int
+    is_strong: bool
+    after: Offset = 0
+
+
+class KvScanned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    entries: tuple[Entry, ...]
+    applied: Offset
+    is_cut: bool
+    """There are more."""
+
+
+class KvWrite(Work, frozen=True, kw_only=True):
+    """Changes of one partition: all of them, or none."""
+
+    changes: tuple[Change, ...]
+    once: ProducerId = NO_PRODUCER
+    copies: int | None = None
+
+
+class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    offset: Offset
+    """Of the first change; the others follow. NO_OFFSET where nothing was to be written."""
+    existed: tuple[bool, ...] = ()
+    """Whether each key was there before; empty for a repeated request."""
+    refused: tuple[tuple[int, Offset | None], ...] = ()
+    """The changes whose condition does not hold, and their keys' versions. Then none was done."""
+
+
+class _Leading:
+    """The writes of one partition, in one epoch of this node."""
+
+    def __init__(self, partition: Partition, leader: Leader, view: View) -> None:
+        self.partition = partition
+        self.leader = leader
+        self.view = view
+        self.overlay = Overlay(view.applied)
+        self.next_expiry_ms: int | None = None
+        self.settle()
+
+    def settle(self) -> None:
+        self.overlay.settle(self.view.applied)
+        self.next_expiry_ms = next_expiry(self.view.reader)
+
+    def fold(self, data: Bytes) -> None:
+        for header, batch in iterate_batches(data):
+            self.overlay.fold(header, batch)
+
+    def catch_up(self) -> ColdRead | None:
+        """Fold what the log holds in memory; what a thread must read first, if there is any."""
+        log = self.partition.log
+        while self.overlay.end < log.end:
+            found = log.read(max(self.overlay.end, log.start), _READ_BYTES, log.end)
+            if isinstance(found, ColdRead):
+                return found
+            for data in found[0]:
+                self.fold(data)
+        return None
+
+    def current(self, key: bytes) -> Entry | None:
+        """What the key is, committed or not."""
+        return self.overlay.get(key) or get_entry(self.view.reader, key)
+
+
+class Kv:
+    """The buckets of a cluster, as seen from this node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._confirming = Confirming(broker)
+        self._views = Views(broker, KvView(), lambda partition: partition.config.kv_view)
+        self._views.on_led = self._on_led
+        self._leading: dict[TopicPartition, _Leading] = {}
+        self._turn = 0
+        serving = broker.serving
+        serving.offer(KvGet, self._serve_get)
+        serving.offer(KvScan, self._serve_scan)
+        serving.offer(KvWrite, self._serve_write)
+        broker.repeat(_EXPIRE_SECONDS, self._expire)
+
+    # What faces ask for.
+
+    def places(self, bucket: str) -> list[TopicPartition]:
+        """The partitions of a bucket; the error that says why it is none."""
+        topic = self._broker.image.topics.get(bucket)
+        if topic is None:
+            raise UnknownTopicOrPartition(bucket)
+        if bucket in INTERNAL_TOPICS or not self._broker.topic_config(topic).compacts:
+            raise InvalidTopic(
+                f"{bucket!r} is not compacted, so it is no bucket: `tidelog configs set topic "
+                f"{bucket} cleanup.policy=compact`, or choose another name"
+            )
+        return [TopicPartition(bucket, number) for number in range(len(topic.partitions))]
+
+    def place_of(self, bucket: str, key: bytes) -> TopicPartition:
+        places = self.places(bucket)
+        return places[partition_for(key, len(places))]
+
+    async def get(
+        self, place: TopicPartition, key: bytes, *, is_strong: bool, after: Offset, seconds: float
+    ) -> KvGot:
+        """What a key is; strong: as new as any acknowledged write."""
+        return await self._read(
+            place, KvGet(key=key, is_strong=is_strong, after=after), KvGot, seconds
+        )
+
+    async def scan(
+        self,
+        place: TopicPartition,
+        *,
+        prefix: bytes,
+        beyond: bytes | None,
+        limit: int,
+        is_strong: bool,
+        after: Offset,
+        seconds: float,
+    ) -> KvScanned:
+        work = KvScan(prefix=prefix, beyond=beyond, limit=limit, is_strong=is_strong, after=after)
+        return await self._read(place, work, KvScanned, seconds)
+
+    async def write(
+        self,
+        place: TopicPartition,
+        changes: Sequence[Change],
+        *,
+        once: ProducerId = NO_PRODUCER,
+        copies: int | None = None,
+        seconds: float,
+    ) -> KvWritten:
+        """Change keys of one partition, all or none; OutcomeUnknown if nobody can tell."""
+        return await self._broker.serving.call(
+            place, KvWrite(changes=tuple(changes), once=once, copies=copies), KvWritten,
+            seconds_max=seconds, is_repeatable=once != NO_PRODUCER,
+        )  # fmt: skip
+
+    async def _read(
+        self, place: TopicPartition, work: KvGet | KvScan, answer: type[A], seconds: float
+    ) -> A:
+        call = self._broker.serving.call
+        if not work.is_strong:
+            for node in self._replicas(place):
+                with suppress(BrokerError):
+                    return await call(
+                        place, work, answer, seconds_max=min(seconds, _LOCAL_SECONDS_MAX),
+                        is_repeatable=True, node=node,
+                    )  # fmt: skip
+            work = msgspec.structs.replace(work, is_strong=True)
+        return await call(place, work, answer, seconds_max=seconds, is_repeatable=True)
+
+    def _replicas(self, place: TopicPartition) -> list[int]:
+        """Who may answer a local read: this node if it can, then the others in sync in turn."""
+        broker = self._broker
+        topic = broker.image.topics.get(place.topic)
+        if topic is None:
+            return []
+        known = topic.partitions[place.partition]
+        there = [n for n in known.replicas if n in known.in_sync and broker.image.is_alive(n)]
+        if broker.node_id in there:
+            there.remove(broker.node_id)
+            return [broker.node_id, *there[:1]]
+        self._turn += 1
+        at = self._turn % len(there) if there else 0
+        return [*there[at:], *there[:at]][:2]
+
+    # Reading.
+
+    async def _serve_get(self, partition: Partition, work: KvGet, deadline: float) -> KvGot:
+        view = await self._view_for(partition, work.is_strong, work.after, deadline)
+        return KvGot(entry=get_entry(view.reader, work.key), applied=view.applied)
+
+    async def _serve_scan(self, partition: Partition, work: KvScan, deadline: float) -> KvScanned:
+        view = await self._view_for(partition, work.is_strong, work.after, deadline)
+        entries: list[Entry] = []
+        size = 0
+        applied = view.applied
+        for entry in islice(scan(view.reader, work.prefix, work.beyond), work.limit + 1):
+            size += len(entry.key) + len(entry.value or b"")
+            if len(entries) == work.limit or (entries and size > _SCAN_BYTES_MAX):
+                return KvScanned(entries=tuple(entries), applied=applied, is_cut=True)
+            entries.append(entry)
+        return KvScanned(entries=tuple(entries), applied=applied, is_cut=False)
+
+    async def _view_for(
+        self, partition: Partition, is_strong: bool, after: Offset, deadline: float
+    ) -> View:
+        """The view of a partition, once it has what the reader must see."""
+        view = self._views.of(partition)
+        if is_strong:
+            after = max(after, await self._read_index(partition, deadline))
+        else:
+            await self._fresh(view, deadline)
+        await view.reached(after, deadline)
+        return view
+
+    async def _read_index(self, partition: Partition, deadline: float) -> Offset:
+        """How far the log is committed, by the word of all who could know of more."""
+        leader = partition.leading()
+        await self._known(partition, leader, deadline)
+        index = leader.high_watermark
+        await self._confirming.confirm(partition, leader, deadline)
+        return index
+
+    async def _known(self, partition: Partition, leader: Leader, deadline: float) -> None:
+        """Wait until a new leader knows that all from before its epoch is committed."""
+        if leader.knows_watermark:
+            return
+        left = deadline - self._broker.host.clock.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(left, 0)):
+                await partition.committed(leader.epoch_start)
+        if partition.leader is not leader:
+            raise NotLeader(leader=None)
+        if not leader.knows_watermark:
+            raise OffsetNotAvailable(f"the watermark of epoch {leader.epoch} is not known yet")
+
+    async def _fresh(self, view: View, deadline: float) -> None:
+        """Refuse to answer for others before this replica knows what it may have shown."""
+        await view.reached(0, deadline)
+        if not view.is_fresh:
+            raise OffsetNotAvailable("this replica has not caught up since it started")
+
+    # Writing.
+
+    async def _serve_write(self, partition: Partition, work: KvWrite, deadline: float) -> KvWritten:
+        state = await self._ready(partition, deadline)
+        write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
+        # From here to the append there is no other turn.
+        repeated = find_repeated(partition, work.once)
+        if repeated is not None:
+            write.repeat(repeated)
+            return KvWritten(offset=await write.committed())
+        before = [state.current(change.key) for change in work.changes]
+        for change in work.changes:
+            if change.if_version is not None and state.overlay.is_undecided(change.key):
+                raise ConcurrentTransactions(
+                    f"an open transaction has written the key {change.key!r}; try again"
+                )
+        refused = [
+            (at, current.version if current is not None and current.value is not None else None)
+            for at, (change, current) in enumerate(zip(work.changes, before, strict=True))
+            if not is_met(change, current)
+        ]
+        existed = tuple(one is not None and one.value is not None for one in before)
+        if refused or not _writes(work.changes, existed):
+            seen = max((one.version for one in before if one is not None), default=-1)
+            await self._certain(partition, state.leader, seen + 1, deadline)
+            return KvWritten(offset=-1, existed=existed, refused=tuple(refused))
+        now_ms = self._broker.host.clock.wall_ms()
+        write.append([record_of(change, now_ms) for change in work.changes], work.once)
+        return KvWritten(offset=await write.committed(), existed=existed)
+
+    async def _certain(
+        self, partition: Partition, leader: Leader, end: Offset, deadline: float
+    ) -> None:
+        """Wait until what lies below `end` is committed, and this node known to lead."""
+        left = deadline - self._broker.host.clock.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0)):
+                await partition.committed(max(end, leader.epoch_start))
+        except TimeoutError:
+            raise RequestTimedOut("what this depends on was not committed in time") from None
+        await self._confirming.confirm(partition, leader, deadline)
+
+    async def _ready(self, partition: Partition, deadline: float) -> _Leading:
+        """What this node knows as the leader of a partition, to the end of its log."""
+        while True:
+            leader = partition.leading()
+            state = self._leading.get(partition.name)
+            if state is None or state.leader is not leader or state.partition is not partition:
+                view = self._views.of(partition)
+                await self._known(partition, leader, deadline)
+                await view.reached(leader.epoch_start, deadline)
+                if partition.leader is not leader:
+                    raise NotLeader(leader=None)
+                state = self._leading.get(partition.name)
+                if state is None or state.leader is not leader:  # nobody was quicker
+                    state = self._leading[partition.name] = _Leading(partition, leader, view)
+                    view.on_applied = state.settle
+            cold = state.catch_up()
+            if cold is None and len(state.overlay) <= _OVERLAY_MAX:
+                return state
+            if cold is not None:
+                data = await self._broker.host.offload.run(
+                    partial(cold.perform, self._broker.host.disk)
+                )
+                if cold.offset == max(state.overlay.end, partition.log.start):
+                    state.fold(data)
+            else:
+                await state.view.reached(state.view.applied + 1, deadline)
+
+    # Expiring.
+
+    def _on_led(self, partition: Partition) -> None:
+        if partition.config.kv_view:
+            self._broker.spawn(self._begin(partition))
+
+    async def _begin(self, partition: Partition) -> None:
+        """Watch over the keys of a partition from now on, though nobody asks."""
+        with suppress(BrokerError):
+            await self._ready(partition, self._broker.host.clock.monotonic() + 60.0)
+
+    async def _expire(self) -> None:
+        now_ms = self._broker.host.clock.wall_ms()
+        for name, state in list(self._leading.items()):
+            if state.partition.leader is not state.leader:
+                del self._leading[name]
+            elif state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms:
+                with suppress(BrokerError):
+                    self._expire_in(state, now_ms)
+
+    def _expire_in(self, state: _Leading, now_ms: int) -> None:
+        if state.catch_up() is not None:
+            return  # the view is far behind: another time
+        changes = []
+        for key, version in expired(state.view.reader, now_ms, _EXPIRED_AT_ONCE):
+            current = state.current(key)
+            if current is not None and current.value is not None and current.version == version:
+                changes.append(Change(key, None))
+        if not changes:
+            return
+        clock = self._broker.host.clock
+        write = Write(state.partition, clock, copies=None, deadline=clock.monotonic() + 30.0)
+        write.append([record_of(change, now_ms) for change in changes])
+        self._broker.spawn(_forget(write))
+
+
+async def _forget(write: Write) -> None:
+    with suppress(OutcomeUnknown):  # the next leader finds what is left
+        await write.committed()
+
+
+def _writes(changes: Sequence[Change], existed: Sequence[bool]) -> bool:
+    """Whether there is anything to write: a key that is not there need not be deleted."""
+    return len(changes) > 1 or changes[0].value is not None or existed[0]

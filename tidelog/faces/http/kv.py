@@ -1,0 +1,444 @@
+"""Key-value over HTTP: buckets, keys with versions, conditions and times to live.
+
+Rule 1: a value is JSON. What a Kafka client wrote that is none is shown as text or base64.
+Rule 2: a token names what a client has seen, of one partition. Given to a local read it is never
+        answered with less.
+"""
+
+import asyncio
+from base64 import b64encode
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.broker.kv import KvScanned, KvWritten
+from tidelog.broker.topics import create_topic, delete_topic
+from tidelog.controller.decisions import NewTopic
+from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.faces.http.api import Call, Operation, Param, json_answer
+from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.values import is_json
+from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
+from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
+from tidelog.views.kv import Change, Entry
+
+KEY_BYTES_MAX: Final = 4096
+CHANGES_MAX: Final = 1000
+READ_SECONDS: Final = 30.0
+BUCKET_CONFIG: Final = {"cleanup.policy": "compact", "kv.view": "true"}
+
+CONSISTENCY: Final = Param(
+    name="consistency", choices=("strong", "local"), default="strong",
+    doc="strong: as new as any acknowledged write. local: what a replica has, which may be a "
+    "moment old and never goes back.",
+)  # fmt: skip
+TOKEN: Final = Param(
+    name="token", doc="What an earlier answer gave: a local read is at least as new as that."
+)
+IF_VERSION: Final = Param(
+    name="if_version", kind=int, least=-1,
+    doc="Only if the key has this version; -1 if it must not be there.",
+)  # fmt: skip
+
+
+class BucketWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A bucket to be made."""
+
+    partitions: int | None = None
+    replication: int | None = None
+    config: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Bucket(msgspec.Struct, kw_only=True):
+    name: str
+    partitions: int
+
+
+class Buckets(msgspec.Struct, kw_only=True):
+    buckets: list[Bucket]
+    next: str | None
+
+
+class PutWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a key shall be."""
+
+    value: msgspec.Raw
+    ttl_ms: int | None = None
+    if_version: int | None = None
+
+
+class Put(msgspec.Struct, kw_only=True):
+    key: str
+    value: Any
+    version: int
+    token: str
+
+
+class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A key as it is."""
+
+    key: str
+    value: Any
+    version: int
+    token: str = ""
+    expires_at_ms: int | None = None
+    encoding: str = "json"
+    key_encoding: str = "text"
+
+
+class Deleted(msgspec.Struct, kw_only=True):
+    key: str
+    version: int | None
+    deleted: bool
+    token: str
+
+
+class Entries(msgspec.Struct, kw_only=True):
+    entries: list[Found]
+    next: str | None
+
+
+class ChangeWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One of many changes."""
+
+    op: str
+    key: str
+    value: msgspec.Raw | None = None
+    ttl_ms: int | None = None
+    if_version: int | None = None
+
+
+class BatchWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    operations: list[ChangeWanted]
+
+
+class Results(msgspec.Struct, kw_only=True):
+    results: list[dict[str, Any]]
+
+
+# Buckets.
+
+
+async def list_buckets(call: Call) -> Buckets:
+    broker = call.broker
+    names = [
+        topic.name
+        for topic in broker.image.topics.values()
+        if topic.name not in INTERNAL_TOPICS and broker.topic_config(topic).compacts
+    ]
+    found, following = page(names, limit=call["limit"], after=call["after"])
+    topics = broker.image.topics
+    return Buckets(
+        buckets=[Bucket(name=name, partitions=len(topics[name].partitions)) for name in found],
+        next=following,
+    )
+
+
+async def make_bucket(call: Call) -> Any:
+    wanted: BucketWanted = call.body
+    name: str = call.path["bucket"]
+    made = await _make(call, name, wanted)
+    places = call.node.services.kv.places(name)
+    return json_answer(Bucket(name=name, partitions=len(places)), 201 if made else 200)
+
+
+async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
+    broker = call.broker
+    if name in broker.image.topics:
+        return False
+    new = NewTopic(
+        name=name, partitions=1 if wanted.partitions is None else wanted.partitions,
+        replication=-1 if wanted.replication is None else wanted.replication,
+        config={**BUCKET_CONFIG, **wanted.config},
+    )  # fmt: skip
+    try:
+        await create_topic(broker, new)
+    except TopicAlreadyExists:
+        return False  # another was quicker
+    return True
+
+
+async def drop_bucket(call: Call) -> dict[str, Any]:
+    name: str = call.path["bucket"]
+    call.node.services.kv.places(name)  # it must be one
+    await delete_topic(call.broker, name, None)
+    return {"name": name, "deleted": True}
+
+
+# Keys.
+
+
+async def get_key(call: Call) -> Found:
+    key = _key(call.path["key"])
+    kv = call.node.services.kv
+    place = kv.place_of(call.path["bucket"], key)
+    found = await kv.get(
+        place, key, is_strong=call["consistency"] == "strong",
+        after=_after(call["token"], place), seconds=READ_SECONDS,
+    )  # fmt: skip
+    token = _token(place, found.applied)
+    if found.entry is None or found.entry.value is None:
+        raise Problem(
+            404, f"{place.topic} has no key {call.path['key']!r}", token=token,
+            headers={"x-tidelog-token": token},
+        )  # fmt: skip
+    return _shown(found.entry, token)
+
+
+async def put_key(call: Call) -> Put:
+    wanted: PutWanted = call.body
+    key, value = _key(call.path["key"]), bytes(wanted.value)
+    change = _change(call, key, value, wanted.ttl_ms, wanted.if_version)
+    place, written = await _write_one(call, change, makes_bucket=True)
+    return Put(
+        key=call.path["key"], value=msgspec.Raw(value), version=written.offset,
+        token=_token(place, written.offset + 1),
+    )  # fmt: skip
+
+
+async def delete_key(call: Call) -> Deleted:
+    change = Change(_key(call.path["key"]), None, None, call["if_version"])
+    place, written = await _write_one(call, change)
+    is_done = written.offset >= 0
+    return Deleted(
+        key=call.path["key"], version=written.offset if is_done else None, deleted=is_done,
+        token=_token(place, written.offset + 1),
+    )  # fmt: skip
+
+
+async def _write_one(
+    call: Call, change: Change, *, makes_bucket: bool = False
+) -> tuple[TopicPartition, KvWritten]:
+    kv, bucket = call.node.services.kv, call.path["bucket"]
+    if makes_bucket:
+        await _find_or_make(call, bucket)
+    place = kv.place_of(bucket, change.key)
+    wanted = wanted_of(call, "kv")
+    written = await kv.write(
+        place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds
+    )
+    for _, version in written.refused:
+        raise Problem(409, **_stale(change, version))
+    return place, written
+
+
+async def _find_or_make(call: Call, bucket: str) -> None:
+    broker = call.broker
+    if bucket in broker.image.topics:
+        return
+    if not broker.config.auto_create_topics_enable:
+        raise UnknownTopicOrPartition(f"{bucket}; make the bucket with PUT /v1/kv/{bucket}")
+    await _make(call, bucket, BucketWanted())
+
+
+async def write_batch(call: Call) -> Results:
+    wanted: BatchWanted = call.body
+    changes = _checked(call, wanted.operations)
+    kv, bucket = call.node.services.kv, call.path["bucket"]
+    if any(change.value is not None for change in changes):
+        await _find_or_make(call, bucket)
+    how = wanted_of(call, "kv")
+    by_place: dict[TopicPartition, list[int]] = {}
+    for at, change in enumerate(changes):
+        by_place.setdefault(kv.place_of(bucket, change.key), []).append(at)
+    written = await asyncio.gather(
+        *(
+            kv.write(
+                place,
+                [changes[at] for at in numbers],
+                once=how.once,
+                copies=how.copies,
+                seconds=how.seconds,
+            )
+            for place, numbers in by_place.items()
+        )
+    )
+    results: list[dict[str, Any]] = [{} for _ in changes]
+    for (place, numbers), done in zip(by_place.items(), written, strict=True):
+        refused = dict(done.refused)
+        for i, at in enumerate(numbers):
+            key = wanted.operations[at].key
+            if refused:
+                results[at] = {"key": key, "error": _refusal(changes[at], refused, i)}
+            else:
+                version = done.offset + i if done.offset >= 0 else None
+                results[at] = {"key": key, "version": version}
+                if version is not None:
+                    results[at]["token"] = _token(place, version + 1)
+    return Results(results=results)
+
+
+def _checked(call: Call, operations: list[ChangeWanted]) -> list[Change]:
+    if not 0 < len(operations) <= CHANGES_MAX:
+        raise Problem(400, f"a batch has 1 to {CHANGES_MAX} operations; this has {len(operations)}")
+    changes = []
+    for at, one in enumerate(operations):
+        if one.op not in ("put", "delete"):
+            raise Problem(400, f"operations[{at}].op is {one.op!r}; it must be put or delete")
+        if one.op == "put" and one.value is None:
+            raise Problem(400, f"operations[{at}] puts no value")
+        if one.op == "delete" and (one.value is not None or one.ttl_ms is not None):
+            raise Problem(400, f"operations[{at}] deletes, and has a value or a time to live")
+        value = None if one.value is None or one.op == "delete" else bytes(one.value)
+        changes.append(_change(call, _key(one.key), value, one.ttl_ms, one.if_version))
+    if len({change.key for change in changes}) < len(changes):
+        raise Problem(400, "a batch changes a key once; one of these is there twice")
+    return changes
+
+
+async def list_keys(call: Call) -> Entries:
+    kv = call.node.services.kv
+    prefix, limit = (call["prefix"] or "").encode(), call["limit"]
+    beyond = None if call["after"] is None else call["after"].encode()
+    scanned: list[KvScanned] = await asyncio.gather(
+        *(
+            kv.scan(
+                place,
+                prefix=prefix,
+                beyond=beyond,
+                limit=limit,
+                is_strong=call["consistency"] == "strong",
+                after=0,
+                seconds=READ_SECONDS,
+            )
+            for place in kv.places(call.path["bucket"])
+        )
+    )
+    # Beyond the last key of a partition that was cut short, its others may come.
+    known_to = min((one.entries[-1].key for one in scanned if one.is_cut), default=None)
+    merged = merge(*(one.entries for one in scanned), key=lambda entry: entry.key)
+    found = list(islice(merged, limit))
+    if known_to is not None:
+        found = [entry for entry in found if entry.key <= known_to]
+    is_all = sum(len(one.entries) for one in scanned) == len(found) and known_to is None
+    if not call["values"]:
+        found = [entry._replace(value=b"null") for entry in found]
+    return Entries(
+        entries=[_shown(entry) for entry in found],
+        next=None if is_all or not found else found[-1].key.decode("utf-8", "replace"),
+    )
+
+
+# Values, versions and tokens.
+
+
+def _key(text: str) -> bytes:
+    key = text.encode("utf-8", "surrogateescape")
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise Problem(400, f"a key has 1 to {KEY_BYTES_MAX} bytes; this has {len(key)}")
+    return key
+
+
+def _change(
+    call: Call, key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int | None
+) -> Change:
+    if ttl_ms is not None and not 0 < ttl_ms < 2**50:
+        raise Problem(400, f"ttl_ms is {ttl_ms}; it must be a number of milliseconds above 0")
+    if if_version is not None and if_version < -1:
+        raise Problem(400, f"if_version is {if_version}; it is a version, or -1 for a new key")
+    expires = None if ttl_ms is None else call.broker.host.clock.wall_ms() + ttl_ms
+    return Change(key, value, expires, if_version)
+
+
+def _stale(change: Change, version: Offset | None) -> dict[str, Any]:
+    now = "it is not there" if version is None else f"it is {version}"
+    wanted = "the key must not be there" if change.if_version == -1 else (
+        f"the version must be {change.if_version}"
+    )  # fmt: skip
+    return {"detail": f"{wanted}, but {now}; read it again and decide anew", "version": version}
+
+
+def _refusal(change: Change, refused: dict[int, Offset | None], at: int) -> dict[str, Any]:
+    if at in refused:
+        return {"status": 409, **_stale(change, refused[at])}
+    return {"status": 424, "detail": "not done: another change of its partition was refused"}
+
+
+def _token(place: TopicPartition, offset: Offset) -> str:
+    return f"{place.partition}:{offset}"
+
+
+def _after(token: str | None, place: TopicPartition) -> Offset:
+    """What a token asks of this partition; one of another asks nothing of it."""
+    if token is None:
+        return 0
+    number, _, offset = token.partition(":")
+    if not (number.isdecimal() and offset.isdecimal() and len(offset) < 19):
+        raise Problem(400, f"{token!r} is no token; send what an answer gave, or none")
+    return int(offset) if int(number) == place.partition else 0
+
+
+def _shown(entry: Entry, token: str = "") -> Found:
+    value, encoding = _show(entry.value or b"")
+    key, key_encoding = _show_text(entry.key)
+    return Found(
+        key=key, value=value, version=entry.version, token=token, encoding=encoding,
+        expires_at_ms=entry.expires_at_ms, key_encoding=key_encoding,
+    )  # fmt: skip
+
+
+def _show(data: bytes) -> tuple[Any, str]:
+    text, encoding = _show_text(data)
+    if encoding == "text" and is_json(data):
+        return msgspec.Raw(data), "json"
+    return text, encoding
+
+
+def _show_text(data: bytes) -> tuple[str, str]:
+    try:
+        return data.decode(), "text"
+    except UnicodeDecodeError:
+        return b64encode(data).decode(), "base64"
+
+
+_KEY: Final = "/v1/kv/{bucket}/{key:path}"
+_STALE: Final = {404: "There is no such bucket.", 409: "The key has another version."}
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path=_KEY, handler=get_key, tag="key-value", answer=Found,
+        params=(CONSISTENCY, TOKEN), errors={404: "There is no such bucket or key."},
+        summary="Get a key.",
+    ),
+    Operation(
+        method="PUT", path=_KEY, handler=put_key, tag="key-value", body=PutWanted, answer=Put,
+        params=WRITE_PARAMS, errors=_STALE,
+        summary="Set a key, for a time or for ever, whatever it is or only if it has a version.",
+    ),
+    Operation(
+        method="DELETE", path=_KEY, handler=delete_key, tag="key-value", answer=Deleted,
+        params=(IF_VERSION, *WRITE_PARAMS), errors=_STALE, summary="Delete a key.",
+    ),
+    Operation(
+        method="POST", path="/v1/kv/{bucket}:batch", handler=write_batch, tag="key-value",
+        body=BatchWanted, answer=Results, params=WRITE_PARAMS,
+        errors={404: "There is no such bucket."},
+        summary="Change many keys; those of one partition all or none.",
+    ),
+    Operation(
+        method="GET", path="/v1/kv", handler=list_buckets, tag="key-value", answer=Buckets,
+        params=(LIMIT, AFTER), summary="List the buckets: every topic that is compacted.",
+    ),
+    Operation(
+        method="PUT", path="/v1/kv/{bucket}", handler=make_bucket, tag="key-value",
+        body=BucketWanted, answer=Bucket, status=201, summary="Make a bucket, if it is not there.",
+        errors={200: "It was there."},
+    ),
+    Operation(
+        method="DELETE", path="/v1/kv/{bucket}", handler=drop_bucket, tag="key-value",
+        summary="Delete a bucket and all that is in it.",
+        errors={404: "There is no such bucket."},
+    ),
+    Operation(
+        method="GET", path="/v1/kv/{bucket}", handler=list_keys, tag="key-value", answer=Entries,
+        params=(
+            Param(name="prefix", doc="Only keys that begin with it."),
+            Param(name="values", kind=bool, default=True, doc="Whether values are wanted, too."),
+            LIMIT, AFTER, CONSISTENCY,
+        ),
+        summary="List the keys of a bucket, in order.", errors={404: "There is no such bucket."},
+    ),
+)  # fmt: skip

@@ -1,0 +1,48 @@
+"""What every write over HTTP takes: how safe it shall be, how long to wait, and by what it is known
+again."""
+
+from typing import Final, NamedTuple
+
+from tidelog.broker.writing import once_of
+from tidelog.faces.http.api import Call, Param
+from tidelog.faces.http.problems import Problem
+from tidelog.model import ProducerId
+
+KEY_MAX: Final = 256
+
+IDEMPOTENCY_KEY: Final = Param(
+    name="idempotency-key", is_header=True,
+    doc="Names this request: sent again with the same key, it gets the same answer and is not done "
+    "twice. Up to 256 characters; remembered for `idempotency.window.ms`.",
+)  # fmt: skip
+MIN_REPLICAS_ACK: Final = Param(
+    name="min_replicas_ack", kind=int, least=0, most=100,
+    doc="How many replicas beside the leader must hold it, too, before it is answered; 0: the "
+    "leader alone is enough. By default what the topic demands, which this never weakens but by 0.",
+)  # fmt: skip
+SYNC_TIMEOUT_MS: Final = Param(
+    name="sync_timeout_ms", kind=int, default=30_000, least=1, most=300_000,
+    doc="How long to wait for that; then 504 says what is known.",
+)  # fmt: skip
+
+WRITE_PARAMS: Final = (IDEMPOTENCY_KEY, MIN_REPLICAS_ACK, SYNC_TIMEOUT_MS)
+
+
+class Wanted(NamedTuple):
+    """How a write shall be done."""
+
+    once: ProducerId
+    copies: int | None
+    seconds: float
+
+
+def wanted_of(call: Call, scope: str = "") -> Wanted:
+    """What a request with `WRITE_PARAMS` asks for; `scope` keeps equal keys of others apart."""
+    key = call[IDEMPOTENCY_KEY.name]
+    if key is not None and not 0 < len(key) <= KEY_MAX:
+        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
+    return Wanted(
+        once=once_of(None if key is None else f"{scope}\0{key}"),
+        copies=call[MIN_REPLICAS_ACK.name],
+        seconds=call[SYNC_TIMEOUT_MS.name] / 1000,
+    )
