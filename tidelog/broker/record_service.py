@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -23,7 +22,7 @@ import msgspec
 from tidelog.broker.offsets import find_offset
 from tidelog.broker.serving import Work
 from tidelog.broker.topics import create_topic
-from tidelog.broker.writing import Write, batch_of, find_repeated, once_of
+from tidelog.broker.writing import Write, batch_of, find_repeated
 from tidelog.config import TopicConfig
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
@@ -259,23 +258,23 @@ class RecordService:
         topic: str,
         records: Sequence[NewRecord],
         *,
-        key: str | None = None,
+        once: ProducerId = NO_PRODUCER,
         copies: int | None = None,
         seconds_max: float,
     ) -> list[Outcome]:
         """Write records; where each of them stands, in order.
 
-        `key`: a repeated request with the same one writes nothing, and has the same answer.
+        `once` stands for a request's key (`once_of`): repeated, it writes nothing, and has the
+        same answer.
         `copies`: how many replicas beside the leader must hold them. A partition that fails alone
         raises its error; of several, PartlyWritten has what is known.
         """
         found = await self.topic(topic, create=True)
         config = self._broker.topic_config(found)
-        once = once_of(key)
         size = sum(len(one.value or b"") + len(one.key or b"") + 32 for one in records)
         pack = partial(_pack, len(found.partitions), config, records, once)
         now_ms = self._broker.host.clock.wall_ms()
-        batches = await self.aside(size, partial(pack, self._keyless(key), now_ms))
+        batches = await self.aside(size, partial(pack, self._keyless(once), now_ms))
         results = await asyncio.gather(
             *(
                 self._write(TopicPartition(topic, number), batch, once, copies, seconds_max)
@@ -297,16 +296,15 @@ class RecordService:
             raise PartlyWritten(ordered)
         return ordered
 
-    def _keyless(self, key: str | None) -> int:
-        """Which partition's turn it is to have the records without a key.
+    def _keyless(self, once: ProducerId) -> int:
+        """Whose turn it is to have the records without a key.
 
-        A repeated request finds the same one, whichever node is asked.
+        A repeated request finds the same partition, whichever node is asked.
         """
-        if key is None:
-            self._turn += 1
-            return self._turn
-        digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        return int.from_bytes(digest, "big")
+        if once != NO_PRODUCER:
+            return once
+        self._turn += 1
+        return self._turn
 
     async def _write(
         self,

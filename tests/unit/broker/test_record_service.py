@@ -15,6 +15,7 @@ from tidelog.broker.record_service import (
     RecordService,
 )
 from tidelog.broker.topics import delete_topic
+from tidelog.broker.writing import once_of
 from tidelog.errors import (
     BrokerError,
     InvalidPartitions,
@@ -33,9 +34,9 @@ from tidelog.wire.partitioner import partition_for
 SECONDS = 5.0
 
 
-async def write(service, topic, *values: bytes, **options):
+async def write(service, topic, *values: bytes, key: str | None = None, **options):
     records = [NewRecord(value=value) for value in values]
-    return await service.produce(topic, records, seconds_max=SECONDS, **options)
+    return await service.produce(topic, records, seconds_max=SECONDS, once=once_of(key), **options)
 
 
 async def values_of(service, topic="t", partition=0, *, many=100, size=2**20, **options):
