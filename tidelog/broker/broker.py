@@ -26,7 +26,14 @@ from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
 from tidelog.cluster.member import Member
 from tidelog.cluster.membership import Membership
-from tidelog.cluster.messages import AddToTransactions, ConfirmLeads, Serve, WriteMarkers
+from tidelog.cluster.messages import (
+    AddToTransactions,
+    ConfirmLeads,
+    Serve,
+    StopAnswer,
+    StopNode,
+    WriteMarkers,
+)
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
@@ -129,6 +136,8 @@ class Broker:
         """Called when a leader has something to add to a transaction that is coordinated here."""
         self.on_confirm: Handler = _not_yet
         """Called when a leader asks whether it is still followed here."""
+        self.on_stop_asked: Callable[[], None] = lambda: None
+        """Called when an operator wants this node to stop; set by whoever runs it."""
         self.serving = Serving(self)
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
@@ -213,6 +222,7 @@ class Broker:
         self.member.handle(WriteMarkers, lambda *heard: self.on_markers(*heard))
         self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
         self.member.handle(Serve, self.serving.on_serve)
+        self.member.handle(StopNode, self._on_stop_asked)
         self.member.handle(ConfirmLeads, lambda *heard: self.on_confirm(*heard))
         self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(
@@ -525,6 +535,12 @@ class Broker:
             if not isinstance(error, OSError | StorageError):  # else the disk has failed
                 _log.error("a part of the node failed", exc_info=error)
             self._on_fatal(error)
+
+    def _on_stop_asked(self, source: NodeId, asked: StopNode, place: Answer | None) -> None:
+        _log.info("an operator asks, by way of node %d, that this node stop", source)
+        if place is not None:
+            place.send(StopAnswer(node=self.node_id))
+        self.on_stop_asked()
 
     def on_stop(self, call: Callable[[], None]) -> None:
         """Call `call` when the node stops, while its partitions are still open."""

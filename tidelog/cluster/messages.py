@@ -280,3 +280,16 @@ class ConfirmLeads(Message, frozen=True, kw_only=True, tag=True):
 class ConfirmLeadsAnswer(Message, frozen=True, kw_only=True, tag=True):
     confirmed: tuple[bool | None, ...]
     """For each: yes, no, or that this node does not know."""
+
+
+# What an operator asks of a node by way of another.
+
+
+class StopNode(Message, frozen=True, kw_only=True, tag=True):
+    """Stop in order, as with SIGTERM."""
+
+
+class StopAnswer(Message, frozen=True, kw_only=True, tag=True):
+    """It will."""
+
+    node: NodeId

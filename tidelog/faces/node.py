@@ -44,6 +44,7 @@ class Node:
         )
         self.stop_wanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broker = Broker(host, config, self._on_fatal)
+        self.broker.on_stop_asked = self.want_stop
         self.is_serving = False
         """Whether Kafka clients are served: from the end of a start to the beginning of a stop."""
         self.is_stopping = False
