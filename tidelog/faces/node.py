@@ -132,6 +132,8 @@ class Node:
         self.is_stopping, self.is_serving = True, False
         if self._listener is not None:
             self._listener.close()
+        if self._http is not None:
+            self._http.end_streams()
         if self.failure.done():
             await self.broker.abandon()
         else:

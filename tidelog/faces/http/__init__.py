@@ -1,8 +1,11 @@
 """The HTTP face: health, and the cluster as one document.
 
     listener.py     the socket, from the first moment of a start; cheap to import
-    server.py       uvicorn's connections, with limits of ours
+    server.py       all connections of a node, and how they end
+    connections.py  uvicorn's connections, HTTP and WebSocket, with bounds of ours
     app.py          Starlette: routes, request ids, limits, errors
+    api.py          operations as a table; sockets.py: WebSockets in it
+    paging.py       long lists, page by page
     problems.py     errors as application/problem+json (RFC 9457)
     health.py       whether a node can serve, and why not
     cluster.py      GET /v1/cluster, built in slices

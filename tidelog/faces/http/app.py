@@ -8,7 +8,9 @@ Rule 4: a page of another origin reads nothing here, unless `http.cors.origins` 
 """
 
 import logging
+import time
 from email.utils import formatdate
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -36,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "x-request-id"
 REQUEST_ID_MAX: Final = 128
+EVENT_STREAM: Final = "text/event-stream"
+ENDLESS: Final = "tidelog.endless"
+"""In the scope of a request whose answer goes on until somebody has enough."""
 
 
 def all_operations() -> tuple[Operation, ...]:
@@ -148,10 +153,17 @@ class Limits:
             if message["type"] in _STARTS:
                 signed = MutableHeaders(scope=message)
                 signed[REQUEST_ID] = request_id
-                signed["date"] = formatdate(usegmt=True)
+                signed["date"] = _date(int(time.time()))
+                if signed.get("content-type", "").startswith(EVENT_STREAM):
+                    scope[ENDLESS] = True
             await send(message)
 
         await self._app(scope, receive, send_signed)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 _STARTS: Final = frozenset(

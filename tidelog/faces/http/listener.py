@@ -38,6 +38,11 @@ class HttpListener:
         sockets = getattr(self._listening, "sockets", ())
         return Endpoint(host=at.host, port=sockets[0].getsockname()[1] if sockets else at.port)
 
+    def end_streams(self) -> None:
+        """Let those go who listen for ever, while others are still answered."""
+        if self._server is not None:
+            self._server.end_streams()
+
     def close(self) -> None:
         """Accept nobody any more; answers under way still go out."""
         if self._loading is not None:

@@ -1,44 +1,49 @@
-"""uvicorn's connections, with limits of ours, and without its server.
+"""All HTTP connections of a node, without uvicorn's server.
 
 uvicorn's own server takes the process's signals, wakes ten times a second and waits a tenth of a
-second to stop. The node has a loop, signals and listeners already, so only the connection is used:
-h11, which bounds what a request's head may take.
+second to stop. The node has a loop, signals and listeners already, so only the connections are
+used (`connections.py`).
 
-Rule: a connection that owes us something and is silent for too long is closed, whatever its part.
+Rule 1: a connection that owes us something and is silent for too long is closed, whatever its part.
+Rule 2: a stop waits for answers under way, but not for long, and for streams not at all.
 """
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from tidelog.faces.http.app import make_app
-from tidelog.faces.http.problems import MEDIA_TYPE, problem_bytes
+from tidelog.faces.http.connections import HttpConnection, SocketConnection
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
 
-HEAD_BYTES_MAX: Final = 32 * 1024
 KEEP_ALIVE_SECONDS: Final = 60
+PING_SECONDS: Final = 20.0
 SWEEP_SECONDS: Final = 5.0
+END_SECONDS_MAX: Final = 1.0
+
+Connection: TypeAlias = HttpConnection | SocketConnection
 
 
 class Server:
-    """All HTTP connections of a node."""
+    """Makes connections, sweeps out those that are stale, and ends them all."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._app = make_app(node)
         # It warns of every request that is not HTTP: whoever likes could fill the node's log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self.config = Config(
-            make_app(node), http="h11", ws="none", lifespan="off", interface="asgi3",
-            log_config=None, access_log=False, proxy_headers=False, server_header=False,
-            date_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            self._serve, http=HttpConnection, ws=SocketConnection, lifespan="off",
+            interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            ws_ping_interval=PING_SECONDS, ws_ping_timeout=PING_SECONDS,
         )  # fmt: skip
         self.config.load()
         self.state = ServerState()
@@ -46,16 +51,34 @@ class Server:
         """Set whenever a connection has ended."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
-    def connection(self) -> "HttpConnection":
+    def connection(self) -> HttpConnection:
         return HttpConnection(self)
 
     @property
-    def connections(self) -> "list[HttpConnection]":
+    def connections(self) -> list[Connection]:
         return list(self.state.connections)  # type: ignore[arg-type]
 
     @property
     def is_full(self) -> bool:
         return len(self.state.connections) >= self._node.broker.config.connections_max
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message of a WebSocket: as much as a body may have."""
+        return self._node.broker.config.http_max_body_bytes
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            pass  # by us, at the end, when the connection is gone; uvicorn would log it as a bug
+
+    # The end.
+
+    def end_streams(self) -> None:
+        """Let those go who would listen for ever; others are still answered."""
+        for connection in self.connections:
+            connection.end_stream()
 
     def close(self) -> None:
         self._sweeper.cancel()
@@ -71,6 +94,11 @@ class Server:
                     await self.left.wait()
         for connection in self.connections:
             connection.transport.abort()
+        await asyncio.sleep(0)  # they hear of it
+        if tasks := list(self.state.tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=END_SECONDS_MAX)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -79,50 +107,3 @@ class Server:
             silent_seconds_max = self._node.broker.config.frame_timeout_ms / 1000
             for connection in self.connections:
                 connection.close_if_stale(loop.time() - silent_seconds_max)
-
-
-class HttpConnection(H11Protocol):
-    """One connection. uvicorn closes it when it is idle between requests; we, within one."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server.config, server.state, {}, asyncio.get_running_loop())
-        self._server = server
-        self._progress_at = self.loop.time()
-
-    def connection_made(self, transport: Any) -> None:
-        if self._server.is_full:
-            transport.abort()
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._server.left.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._progress_at = self.loop.time()
-        super().data_received(data)
-
-    def resume_writing(self) -> None:
-        self._progress_at = self.loop.time()
-        super().resume_writing()
-
-    def close_if_stale(self, oldest: float) -> None:
-        """Close it if nothing has moved since `oldest` and the next move is the client's."""
-        if self._progress_at >= oldest or self.timeout_keep_alive_task is not None:
-            return
-        cycle: Any = self.cycle  # None before the first request
-        is_answering = cycle is not None and not cycle.response_complete
-        if is_answering and not cycle.more_body and not self.flow.write_paused:
-            return  # we owe it an answer
-        self.transport.abort()
-
-    def send_400_response(self, msg: str) -> None:
-        """Bytes that are not HTTP, or a head that is too long."""
-        detail = f"this is no HTTP/1.1 request with a head of at most {HEAD_BYTES_MAX} bytes"
-        body = problem_bytes(400, detail)
-        head = (
-            f"HTTP/1.1 400 Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from uvicorn.protocols.utils import ClientDisconnected
 
@@ -45,6 +45,8 @@ def socket_endpoint(
     async def serve(socket: WebSocket) -> None:
         refuse_foreign_page(node, socket)
         require_cluster(node, operation)
+        if node.is_stopping:
+            raise Problem(503, "the node is stopping; go to another")
         call = Call(node, operation, cast(Request, socket), kept)
         try:
             await operation.handler(call)
@@ -60,16 +62,16 @@ def socket_endpoint(
     return serve
 
 
-def refuse_foreign_page(node: "Node", socket: WebSocket) -> None:
-    """Problem if a page that may not read our answers has opened this socket."""
-    origin = socket.headers.get("origin")
-    if origin is None or origin.partition("://")[2] == socket.headers.get("host"):
+def refuse_foreign_page(node: "Node", asked: HTTPConnection) -> None:
+    """Problem if a page asks that may not read our answers, where its browser would let it."""
+    origin = asked.headers.get("origin")
+    if origin is None or origin.partition("://")[2] == asked.headers.get("host"):
         return
     allowed = split_list(node.broker.config.http_cors_origins)
     if origin not in allowed and "*" not in allowed:
         raise Problem(
             403,
-            f"pages of {origin!r} may open no sockets here; http.cors.origins has those that may",
+            f"pages of {origin!r} may not do that here; http.cors.origins has those that may",
         )
 
 

@@ -1,0 +1,560 @@
+"""The connections of the HTTP face, with an application that does what its path says."""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tidelog.config import NodeConfig
+from tidelog.faces.http import server as module
+from tidelog.faces.http.app import ENDLESS
+from tidelog.faces.http.connections import (
+    FRAGMENTS_MAX,
+    HEAD_BYTES_MAX,
+    PIPELINED_MAX,
+    SocketConnection,
+)
+from tidelog.faces.http.server import Server
+
+SECONDS_MAX = 5.0
+BODY_BYTES_MAX = 64 * 1024
+BAD = b"HTTP/1.1 400 "
+
+
+class App:
+    """Answers with what it was asked; `/wait`, `/stream` and sockets wait for their clients."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.waiting = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ends: asyncio.Queue[str] = asyncio.Queue()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked.append(scope)
+        if scope["type"] == "websocket":
+            await self._talk(scope, receive, send)
+            return
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        else:
+            self.ends.put_nowait("disconnect in a body")
+            return
+        path = scope["path"]
+        if path == "/wait":
+            self.waiting.set()
+            gone = asyncio.create_task(receive())
+            done = asyncio.create_task(self.go.wait())
+            await asyncio.wait([gone, done], return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                done.cancel()
+                self.ends.put_nowait(gone.result()["type"])
+                return
+            gone.cancel()
+        if path == "/stream":
+            scope[ENDLESS] = True
+            start = {"type": "http.response.start", "status": 200, "headers": []}
+            await send(start)
+            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+            self.ends.put_nowait((await receive())["type"])
+            return
+        if path == "/forever":
+            self.waiting.set()
+            await asyncio.Event().wait()
+        answer = bytes(20_000_000) if path == "/much" else f"{path} {len(body)}".encode()
+        length = [(b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _talk(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if scope["path"] == "/nobody":
+            start = {"type": "websocket.http.response.start", "status": 404, "headers": []}
+            await send(start)
+            await send({"type": "websocket.http.response.body", "body": b"no"})
+            return
+        if scope["path"] == "/late":
+            self.waiting.set()
+            await self.go.wait()
+        await send({"type": "websocket.accept"})
+        self.waiting.set()
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": f"heard {message.get('text')}"})
+        self.ends.put_nowait(f"{message['type']} {message['code']}")
+
+
+class Stage:
+    """A server on a port, and its application."""
+
+    def __init__(self, server: Server, app: App, port: int) -> None:
+        self.server = server
+        self.app = app
+        self.port = port
+
+    async def say(self, *parts: bytes, until_end: bool = True) -> bytes:
+        """What is answered to these bytes, until the connection ends."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        received = b""
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            if until_end:
+                while chunk := await reader.read(65536):
+                    received += chunk
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+        return received
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    def socket(self, path: str = "/socket", **options: Any) -> connect:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", proxy=None, **options)
+
+
+Story = Callable[[Stage], Awaitable[None]]
+
+
+@pytest.fixture
+def run(monkeypatch, caplog):
+    """Runs a story on a server, and ends it; nothing is worth a line in the log."""
+
+    async def perform(story: Story, settings: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        app = App()
+        monkeypatch.setattr(module, "make_app", lambda node: app)
+        config = NodeConfig(http_max_body_bytes=BODY_BYTES_MAX, **settings)
+        server = Server(SimpleNamespace(broker=SimpleNamespace(config=config)))  # type: ignore[arg-type]
+        listening = await loop.create_server(server.connection, "127.0.0.1", 0)
+        stage = Stage(server, app, listening.sockets[0].getsockname()[1])
+        async with asyncio.timeout(SECONDS_MAX):
+            await story(stage)
+        listening.close()
+        server.close()
+        await server.wait_closed(SECONDS_MAX)
+        assert server.connections == []
+
+    def play(story: Story, **settings: Any) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(perform(story, settings))
+        assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+    return play
+
+
+# The head of a request.
+
+
+def head_of(size: int) -> list[bytes]:
+    """A request whose target, names and values make up `size` as they are counted."""
+    pad = b"y" * (size - len(b"/a") - (len(b"x") + 4) - (len(b"connection") + len(b"close") + 4))
+    return [b"GET /a HTTP/1.1\r\nconnection: close\r\nx: ", pad, b"\r\n\r\n"]
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["at once", "in parts"])
+def test_a_head_may_be_so_long_and_no_longer(run, is_split):
+    async def story(stage):
+        for size, start in ((HEAD_BYTES_MAX, b"HTTP/1.1 200 "), (HEAD_BYTES_MAX + 1, BAD)):
+            parts = head_of(size)
+            said = await stage.say(*(parts if is_split else [b"".join(parts)]))
+            assert said.startswith(start)
+
+    run(story)
+
+
+CHUNKED = b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /", b"y"),
+        (b"GET / HTTP/1.1\r\nx: ", b"y"),
+        (b"GET / HTTP/1.1\r\n", b"x: y\r\n"),
+        (b"GET / HTTP/1.1\r\n", b"x"),
+        (b"", b"\r\n"),
+        (CHUNKED + b"1;", b"x"),
+        (CHUNKED + b"0\r\n", b"x: y\r\n"),
+        (CHUNKED + b"0\r\nx:", b"y"),
+    ],
+    ids=["target", "value", "fields", "name", "lines", "extension", "trailers", "trailer"],
+)
+def test_what_has_no_end_is_refused_with_a_problem(run, start, more):
+    async def story(stage):
+        piece = more * (8192 // len(more))
+
+        said = await stage.say(start, *[piece] * 40)
+
+        assert said == b"" or (said.startswith(BAD) and b"application/problem+json" in said)
+        assert stage.server.connections == []
+
+    run(story)
+
+
+def test_a_trailer_is_not_a_header(run):
+    async def story(stage):
+        said = await stage.say(
+            CHUNKED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"),
+            b"2\r\nhi\r\n0\r\nidempotency-key: x\r\n\r\n",
+        )
+
+        assert said.endswith(b"/a 2")
+        assert [name for name, _ in stage.app.asked[0]["headers"]] == [
+            b"transfer-encoding",
+            b"connection",
+        ]
+
+    run(story)
+
+
+def test_an_upgrade_that_is_not_known_is_answered_as_if_it_were_not_asked_for(run):
+    async def story(stage):
+        asked = b"%s /a HTTP/1.1\r\nconnection: upgrade%s\r\nupgrade: %s\r\n\r\n"
+        for method, protocol in ((b"GET", b"h2c"), (b"POST", b"websocket")):
+            said = await stage.say(asked % (method, b", close", protocol))
+            assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"/a 0")
+
+    run(story)
+
+
+# Requests behind each other.
+
+
+def test_answers_come_in_the_order_of_their_requests(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n" + b"GET /b HTTP/1.1\r\n\r\n" * 3)
+        await stage.app.waiting.wait()
+        writer.write(b"GET /c HTTP/1.1\r\nconnection: close\r\n\r\n")
+        stage.app.go.set()
+
+        said = await reader.read()
+
+        assert said.count(b"HTTP/1.1 200 ") == 5
+        assert said.index(b"/wait 0") < said.index(b"/b 0") < said.index(b"/c 0")
+        writer.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"nonsense\r\n\r\n", b"GET /b HTTP/1.1\r\n\r\n" * (PIPELINED_MAX + 2)],
+    ids=["nonsense", "too many"],
+)
+def test_what_was_asked_before_too_much_or_nonsense_is_answered_and_then_no_more(run, behind):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n" + behind)
+        await stage.app.waiting.wait()
+        stage.app.go.set()
+
+        said = await reader.read()
+
+        assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"/wait 0")
+        assert len(stage.app.asked) == 1
+        writer.close()
+
+    run(story)
+
+
+def test_an_upgrade_behind_a_request_is_not_taken(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n" + UPGRADE)
+        await stage.app.waiting.wait()
+        stage.app.go.set()
+
+        said = await reader.read()
+
+        assert said.count(b"HTTP/1.1") == 1 and said.endswith(b"/wait 0")
+        writer.close()
+
+    run(story)
+
+
+def test_a_body_that_breaks_is_refused_and_the_application_told(run):
+    async def story(stage):
+        said = await stage.say(CHUNKED + b"2\r\nhi\r\nnonsense\r\n")
+
+        assert said.startswith(BAD)
+        assert await stage.app.ends.get() == "disconnect in a body"
+
+    run(story)
+
+
+@pytest.mark.parametrize("more", [b"", b"GET /b HTTP/1.1\r\n\r\n"], ids=["alone", "with others"])
+def test_whoever_waits_for_a_client_that_has_gone_hears_of_it(run, more):
+    async def story(stage):
+        _, writer = await stage.open()
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n" + more)
+        await stage.app.waiting.wait()
+
+        writer.transport.abort()
+
+        assert await stage.app.ends.get() == "http.disconnect"
+
+    run(story)
+
+
+# Those who are slow.
+
+
+def test_one_who_reads_slowly_is_kept_and_one_who_stops_is_let_go(run):
+    async def story(stage):
+        loop = asyncio.get_running_loop()
+        reader, writer = await stage.open()
+        writer.write(b"GET /much HTTP/1.1\r\n\r\n")
+        await reader.readexactly(100)
+        (connection,) = stage.server.connections
+        while not connection.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        connection.close_if_stale(loop.time() - 999)
+
+        while connection.transport.get_write_buffer_size() == connection._unsent:
+            await reader.read(65536)
+        connection.close_if_stale(loop.time() - 0.001)
+        assert not connection.transport.is_closing()
+
+        connection.close_if_stale(loop.time() + 999)
+        assert connection.transport.is_closing()
+        writer.close()
+
+    run(story)
+
+
+# Sockets.
+
+UPGRADE = (
+    b"GET /socket HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: " + base64.b64encode(bytes(16)) + b"\r\n\r\n"
+)
+
+
+async def closed(socket: ClientConnection) -> tuple[int, str]:
+    """The code and the reason with which the other side ends it."""
+    with suppress(ConnectionClosed):
+        while True:
+            await socket.recv()
+    assert socket.close_code is not None
+    return socket.close_code, socket.close_reason or ""
+
+
+def test_a_connection_becomes_a_socket(run):
+    async def story(stage):
+        async with stage.socket() as socket:
+            await socket.send("hello")
+            assert await socket.recv() == "heard hello"
+            assert [type(one) for one in stage.server.connections] == [SocketConnection]
+        assert await stage.app.ends.get() == "websocket.disconnect 1000"
+        while stage.server.connections:
+            await asyncio.sleep(0)
+
+    run(story)
+
+
+def test_a_stop_ends_sockets_with_a_word_and_waits_for_theirs(run):
+    async def story(stage):
+        async with stage.socket() as socket:
+            await stage.app.waiting.wait()
+
+            stage.server.end_streams()
+            stage.server.close()
+
+            assert await closed(socket) == (1012, "the node is stopping")
+        assert await stage.app.ends.get() == "websocket.disconnect 1012"
+        await stage.server.wait_closed(SECONDS_MAX)
+
+    run(story)
+
+
+def test_a_stop_does_not_wait_for_one_who_never_says_goodbye(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+
+        stage.server.close()
+        await stage.server.wait_closed(0.01)
+
+        assert stage.server.connections == []
+        writer.close()
+
+    run(story)
+
+
+def frame(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
+    """A frame of a client, with a mask that changes nothing."""
+    assert len(payload) < 126
+    return bytes([opcode | 0x80 * is_last, 0x80 | len(payload)]) + bytes(4) + payload
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (frame(1, b"\xff\xfe"), 1007),
+        (frame(1, b"", is_last=False) + frame(0, b"", is_last=False) * FRAGMENTS_MAX * 2, 1008),
+        (frame(1, b"x") * 5000, 1008),
+        (frame(3, b"x"), 1002),
+    ],
+    ids=["text", "fragments", "messages", "opcode"],
+)
+def test_what_is_no_message_ends_its_socket_with_a_reason(run, frames, code):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(frames)
+
+        said = await reader.read()
+
+        at = said.index(b"\x88")
+        assert int.from_bytes(said[at + 2 : at + 4], "big") == code
+        writer.close()
+
+    run(story)
+
+
+def test_a_message_may_be_as_long_as_a_body_and_no_longer(run):
+    async def story(stage):
+        async with stage.socket() as socket:
+            await socket.send("x" * BODY_BYTES_MAX)
+            assert len(await socket.recv()) > BODY_BYTES_MAX
+            await socket.send("x" * (BODY_BYTES_MAX + 1))
+            assert (await closed(socket))[0] == 1009
+
+    run(story)
+
+
+def test_one_who_speaks_before_it_is_answered_and_nonsense_is_let_go(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE.replace(b"/socket", b"/late"))
+        await stage.app.waiting.wait()
+        writer.write(frame(3, b"x"))
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        stage.app.go.set()
+        writer.close()
+
+    run(story)
+
+
+def test_one_who_pings_and_does_not_listen_is_let_go(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        pings = frame(9, bytes(125)) * 1000
+        while stage.server.connections:
+            writer.write(pings)
+            await asyncio.sleep(0)
+        writer.transport.abort()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        UPGRADE.replace(b"sec-websocket-key", b"x"),
+        UPGRADE.replace(b"\r\nhost", b"\r\nx: y" * 200 + b"\r\nhost"),
+        UPGRADE.replace(b"version: 13", b"version: 1"),
+    ],
+    ids=["no key", "many headers", "version"],
+)
+def test_a_bad_handshake_is_refused_with_a_problem(run, head):
+    async def story(stage):
+        said = await stage.say(head)
+
+        start, _, body = said.partition(b"\r\n\r\n")
+        status = json.loads(body)["status"]
+        assert 400 <= status < 500 and start.startswith(b"HTTP/1.1 %d " % status)
+        assert b"content-type: application/problem+json" in start.lower()
+        assert stage.app.asked == []
+
+    run(story)
+
+
+def test_a_socket_counts_as_a_connection(run):
+    async def story(stage):
+        async with stage.socket():
+            assert stage.server.is_full
+            assert await stage.say(b"GET /a HTTP/1.1\r\n\r\n") == b""
+
+    run(story, connections_max=1)
+
+
+def test_a_socket_to_nobody_is_refused_by_the_application_with_a_status(run):
+    async def story(stage):
+        with pytest.raises(InvalidStatus) as refused:
+            await stage.socket("/nobody")
+        assert refused.value.response.status_code == 404
+
+    run(story)
+
+
+# The end.
+
+
+def test_a_stop_gives_streams_an_end_and_tells_the_application(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /stream HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"data: 1\n\n\r\n")
+
+        stage.server.end_streams()
+
+        assert await reader.read() == b"0\r\n\r\n"
+        assert await stage.app.ends.get() == "http.disconnect"
+        writer.close()
+
+    run(story)
+
+
+def test_a_stop_waits_for_answers_under_way(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n")
+        await stage.app.waiting.wait()
+        stage.server.close()
+        stage.app.go.set()
+
+        await stage.server.wait_closed(SECONDS_MAX)
+
+        assert (await reader.read()).endswith(b"/wait 0")
+        writer.close()
+
+    run(story)
+
+
+def test_a_stop_ends_what_would_never_end(run):
+    async def story(stage):
+        _, writer = await stage.open()
+        writer.write(b"GET /forever HTTP/1.1\r\n\r\n")
+        await stage.app.waiting.wait()
+        stage.server.close()
+
+        await stage.server.wait_closed(0.01)
+
+        assert (stage.server.connections, stage.server.state.tasks) == ([], set())
+        writer.close()
+
+    run(story)
