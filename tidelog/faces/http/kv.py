@@ -106,7 +106,8 @@ class ChangeWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     op: str
     key: str
-    value: msgspec.Raw | None = None
+    value: msgspec.Raw = msgspec.Raw()
+    """Empty if it has none; msgspec takes no Raw that may be None."""
     ttl_ms: int | None = None
     if_version: int | None = None
 
@@ -278,11 +279,11 @@ def _checked(call: Call, operations: list[ChangeWanted]) -> list[Change]:
     for at, one in enumerate(operations):
         if one.op not in ("put", "delete"):
             raise Problem(400, f"operations[{at}].op is {one.op!r}; it must be put or delete")
-        if one.op == "put" and one.value is None:
+        if one.op == "put" and not one.value:
             raise Problem(400, f"operations[{at}] puts no value")
-        if one.op == "delete" and (one.value is not None or one.ttl_ms is not None):
+        if one.op == "delete" and (one.value or one.ttl_ms is not None):
             raise Problem(400, f"operations[{at}] deletes, and has a value or a time to live")
-        value = None if one.value is None or one.op == "delete" else bytes(one.value)
+        value = bytes(one.value) or None
         changes.append(_change(call, _key(one.key), value, one.ttl_ms, one.if_version))
     if len({change.key for change in changes}) < len(changes):
         raise Problem(400, "a batch changes a key once; one of these is there twice")
