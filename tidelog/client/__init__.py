@@ -1,13 +1,18 @@
-"""A small client: what the commands, the tests and the brokers use to talk to a Kafka listener.
+"""Clients: of the HTTP face for whoever writes Python, and a small one of Kafka's for ourselves.
+
+    from tidelog.client import Client
+
+    with Client("http://127.0.0.1:8080") as client:
+        client.kv("settings").put("theme", {"dark": True})
+
+`Client` and `AsyncClient` are in `http/`, and so are the values and errors that are named here;
+docs/client.md teaches them. The rest is what the commands, the tests and the brokers use to talk to
+a Kafka listener:
 
     wire.py         one connection: frames, versions, correlation ids
     cluster.py      the brokers: metadata, leaders, retries
     kafka.py        one method per request of clients
     admin.py        and of operators: groups, offsets, settings
-    members.py      brokers, and the quorum that decides
-    transactions.py what is open, since when, and how it is ended
-    group_offsets.py, settings.py, moves.py, elections.py
-                    what operators do in several steps, for commands and HTTP alike
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     sender.py       batches that are made already, of one producer
@@ -16,5 +21,81 @@
     frames.py       Produce and Fetch by hand, for those who count and do not decode
     load.py         a load generator
 
-Rule: nothing here opens a socket; every connection comes through `tidelog.host.Network`.
+Rule 1: outside of `http/` nothing opens a socket; every connection comes through
+        `tidelog.host.Network`.
+Rule 2: importing this imports nothing else: a name is looked up when it is used, and httpx is
+        imported with the first client.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tidelog.client.http.awaiting import AsyncClient
+    from tidelog.client.http.blocking import Client
+    from tidelog.client.http.errors import (
+        BadAddress,
+        BadRequest,
+        Conflict,
+        NotFound,
+        OutcomeUnknown,
+        OutOfRange,
+        TidelogHTTPError,
+        TooLarge,
+        Unavailable,
+    )
+    from tidelog.client.http.values import (
+        ABSENT,
+        BatchResult,
+        Change,
+        Delete,
+        Entry,
+        Produced,
+        Put,
+        Record,
+        Records,
+        ToProduce,
+    )
+
+__all__ = [
+    "ABSENT",
+    "AsyncClient",
+    "BadAddress",
+    "BadRequest",
+    "BatchResult",
+    "Change",
+    "Client",
+    "Conflict",
+    "Delete",
+    "Entry",
+    "NotFound",
+    "OutOfRange",
+    "OutcomeUnknown",
+    "Produced",
+    "Put",
+    "Record",
+    "Records",
+    "TidelogHTTPError",
+    "ToProduce",
+    "TooLarge",
+    "Unavailable",
+]
+
+_MODULES: Final = {"Client": "blocking", "AsyncClient": "awaiting"}
+_LATER: Final = ("errors", "values")
+"""Where the other names are; none of them costs anything to import."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    places = (_MODULES[name],) if name in _MODULES else _LATER
+    for place in places:
+        module = import_module(f"{__name__}.http.{place}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(f"{name} is exported and nowhere to be found")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,300 @@
+"""The client for coroutines: what `blocking.py` has, to be awaited.
+
+Rule: nothing is decided here. A method is a plan of `kv.py`, `topics.py` or `admin.py`, and this
+      module performs its effects.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import httpx
+
+from tidelog.client.http.admin import BrokersPlans, ClientPlans, GroupsPlans, ReplicationPlans
+from tidelog.client.http.core import Settings
+from tidelog.client.http.effects import (
+    Apply,
+    Effect,
+    Emit,
+    Flow,
+    Lost,
+    Open,
+    Plan,
+    Pull,
+    Reply,
+    Request,
+    Send,
+    Wait,
+)
+from tidelog.client.http.kv import KvPlans
+from tidelog.client.http.surface import like
+from tidelog.client.http.topics import TopicPlans, TopicsPlans
+from tidelog.client.http.transport import (
+    CONNECTIONS_MAX,
+    DEFAULT_ADDRESS,
+    lost_of,
+    make_core,
+    options,
+    reply_of,
+    timeout_of,
+)
+from tidelog.client.http.values import Consistency
+
+C = TypeVar("C")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Driver:
+    """Performs effects, one after another, in the caller's task."""
+
+    def __init__(self, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.http = http
+        self._sleep = sleep
+
+    async def run(self, plan: Plan[T]) -> T:
+        """The result of a plan."""
+        came: Any = None
+        try:
+            while True:
+                try:
+                    effect = plan.send(came)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                came = await self._perform(effect)
+        finally:
+            plan.close()
+
+    async def iterate(self, flow: Flow[T]) -> AsyncGenerator[T, None]:
+        """What a flow emits. To stop earlier, close this (`contextlib.aclosing`)."""
+        stream = Stream(self.http)
+        came: Any = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(came)
+                except StopIteration:
+                    return
+                match effect:
+                    case Emit(item):
+                        yield item
+                        came = None
+                    case Open(request):
+                        came = await stream.open(request)
+                    case Pull():
+                        came = await stream.pull()
+                    case _:
+                        came = await self._perform(effect)
+        finally:
+            flow.close()
+            await stream.close()
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(request):
+                return await self._send(request)
+            case Wait(seconds):
+                return await self._sleep(seconds)
+            case Apply(function, argument):
+                came = function(argument)
+                return await came if inspect.isawaitable(came) else came
+
+    async def _send(self, request: Request) -> Reply | Lost:
+        try:
+            response = await self.http.request(
+                request.method, request.url, headers=request.headers, content=request.body,
+                timeout=timeout_of(request),
+            )  # fmt: skip
+        except httpx.RequestError as error:
+            return lost_of(error, request)
+        return reply_of(response, response.content)
+
+
+class Stream:
+    """The answer that a flow reads on and on."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._request: Request | None = None
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+
+    async def open(self, request: Request) -> Reply | Lost:
+        await self.close()
+        self._request = request
+        try:
+            self._response = await self._http.send(
+                self._http.build_request(
+                    request.method, request.url, headers=request.headers,
+                    timeout=timeout_of(request),
+                ),
+                stream=True,
+            )  # fmt: skip
+            body = b"" if self._response.status_code == 200 else await self._response.aread()
+        except httpx.RequestError as error:
+            return lost_of(error, request)
+        self._chunks = self._response.aiter_bytes()
+        return reply_of(self._response, body)
+
+    async def pull(self) -> bytes | Lost:
+        assert self._request is not None, "it was opened"
+        assert self._chunks is not None
+        try:
+            return await anext(self._chunks, b"")
+        except httpx.RequestError as error:
+            return lost_of(error, self._request)
+
+    async def close(self) -> None:
+        if self._response is not None:
+            await self._response.aclose()
+            self._response = None
+
+
+class Surface(Generic[C]):
+    """What a user calls; `_plans` says what to do."""
+
+    def __init__(self, plans: C, driver: Driver) -> None:
+        self._plans = plans
+        self._driver = driver
+
+
+def call(
+    plan: Callable[Concatenate[C, P], Plan[T]],
+) -> Callable[Concatenate[Surface[C], P], Coroutine[Any, Any, T]]:
+    """A method that carries out a plan."""
+
+    async def method(self: Surface[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._driver.run(plan(self._plans, *args, **kwargs))
+
+    return like(plan, method, lambda result: result)
+
+
+def each(
+    flow: Callable[Concatenate[C, P], Flow[T]],
+) -> Callable[Concatenate[Surface[C], P], AsyncGenerator[T, None]]:
+    """A method that gives what a flow emits."""
+
+    def method(self: Surface[C], /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        return self._driver.iterate(flow(self._plans, *args, **kwargs))
+
+    return like(flow, method, lambda item: AsyncGenerator[item, None])  # type: ignore[valid-type]
+
+
+class AsyncKv(Surface[KvPlans]):
+    """One key-value bucket."""
+
+    create = call(KvPlans.create)
+    drop = call(KvPlans.drop)
+    get = call(KvPlans.get)
+    put = call(KvPlans.put)
+    delete = call(KvPlans.delete)
+    compare_and_set = call(KvPlans.compare_and_set)
+    update = call(KvPlans.update)
+    batch = call(KvPlans.batch)
+    scan = each(KvPlans.scan)
+    watch = each(KvPlans.watch)
+
+
+class AsyncTopics(Surface[TopicsPlans]):
+    """All topics."""
+
+    list = call(TopicsPlans.list)
+    describe = call(TopicsPlans.describe)
+    create = call(TopicsPlans.create)
+    alter = call(TopicsPlans.alter)
+    delete = call(TopicsPlans.delete)
+
+
+class AsyncTopic(Surface[TopicPlans]):
+    """The records of one topic."""
+
+    produce = call(TopicPlans.produce)
+    produce_many = call(TopicPlans.produce_many)
+    read = call(TopicPlans.read)
+    stream = each(TopicPlans.stream)
+
+
+class AsyncReplication(Surface[ReplicationPlans]):
+    """How replicas stand."""
+
+    status = call(ReplicationPlans.status)
+    details = call(ReplicationPlans.details)
+
+
+class AsyncGroups(Surface[GroupsPlans]):
+    """Consumer groups."""
+
+    list = call(GroupsPlans.list)
+    describe = call(GroupsPlans.describe)
+    delete = call(GroupsPlans.delete)
+    reset = call(GroupsPlans.reset)
+
+
+class AsyncBrokers(Surface[BrokersPlans]):
+    """The nodes of the cluster."""
+
+    list = call(BrokersPlans.list)
+    drain = call(BrokersPlans.drain)
+    remove = call(BrokersPlans.remove)
+    stop = call(BrokersPlans.stop)
+
+
+class AsyncClient(Surface[ClientPlans]):
+    """A client of the HTTP face, for one event loop; close it, or use it in an `async with`.
+
+    It takes one address of the cluster or several, finds the other nodes by itself, and asks the
+    leader of what a request is about. `timeout` is how long a node may be silent, in seconds;
+    `retries` how often a request is repeated; `backoff` the longest pause before the first of
+    them, twice that before the next. A stream that was heard and is lost is sought for
+    `reconnect_seconds`. With `discover=False` it keeps to the addresses that it was given.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str] = DEFAULT_ADDRESS,
+        *,
+        timeout: float = 10.0,
+        retries: int = 3,
+        backoff: float = 0.2,
+        reconnect_seconds: float = 60.0,
+        connections_max: int = CONNECTIONS_MAX,
+        discover: bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] | None = None,
+        random: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        settings = Settings(
+            timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
+        )
+        core = make_core(addresses, settings, discover=discover, clock=clock, random=random)
+        http = httpx.AsyncClient(transport=transport, **options(core, connections_max))
+        super().__init__(ClientPlans(core), Driver(http, sleep))
+        self.topics = AsyncTopics(TopicsPlans(core), self._driver)
+        self.replication = AsyncReplication(ReplicationPlans(core), self._driver)
+        self.groups = AsyncGroups(GroupsPlans(core), self._driver)
+        self.brokers = AsyncBrokers(BrokersPlans(core), self._driver)
+
+    cluster = call(ClientPlans.cluster)
+    health = call(ClientPlans.health)
+    buckets = call(ClientPlans.buckets)
+    request = call(ClientPlans.request)
+
+    def kv(self, bucket: str, *, consistency: Consistency = "strong") -> AsyncKv:
+        """A bucket, and how new its reads shall be."""
+        return AsyncKv(KvPlans(self._plans.core, bucket, consistency), self._driver)
+
+    def topic(self, name: str) -> AsyncTopic:
+        return AsyncTopic(TopicPlans(self._plans.core, name), self._driver)
+
+    async def close(self) -> None:
+        """End all connections; streams end, too."""
+        await self._driver.http.aclose()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

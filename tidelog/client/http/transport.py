@@ -1,0 +1,77 @@
+"""What both drivers share of httpx: settings of its clients, and its failures as values."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+
+from tidelog.client.http.core import Core, Settings
+from tidelog.client.http.effects import Lost, Reply, Request
+from tidelog.client.http.routes import Routes
+
+CONNECT_SECONDS_MAX: Final = 5.0
+CONNECTIONS_MAX: Final = 20
+KEEP_ALIVE_SECONDS: Final = 30.0
+"""Less than the minute after which a node closes a connection that nobody uses."""
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:8080"
+
+_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")
+_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)
+
+
+def make_core(
+    addresses: str | Sequence[str],
+    settings: Settings,
+    *,
+    discover: bool,
+    clock: Callable[[], float] | None,
+    random: Callable[[], float] | None,
+) -> Core:
+    """The decisions of a client; time and chance are the machine's, unless a test gives others."""
+    clock = clock or time.monotonic
+    return Core(
+        Routes(addresses, clock=clock, discover=discover), settings,
+        clock=clock, random=random or Random().random, new_key=lambda: str(uuid4()),
+    )  # fmt: skip
+
+
+def options(core: Core, connections_max: int) -> dict[str, Any]:
+    """How an httpx client is made. Proxies of the environment are not for a cluster's nodes."""
+    limits = httpx.Limits(
+        max_connections=connections_max, max_keepalive_connections=connections_max,
+        keepalive_expiry=KEEP_ALIVE_SECONDS,
+    )  # fmt: skip
+    # Reading the certificates of the world takes longer than many a request.
+    verify = core.routes.scheme == "https"
+    return {
+        "limits": limits, "trust_env": False, "follow_redirects": False, "verify": verify
+    }  # fmt: skip
+
+
+def timeout_of(request: Request) -> httpx.Timeout:
+    seconds = request.seconds_max
+    return httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX))
+
+
+def reply_of(response: httpx.Response, body: bytes) -> Reply:
+    return Reply(status=response.status_code, headers=response.headers, body=body)
+
+
+def lost_of(error: httpx.RequestError, request: Request) -> Lost:
+    if isinstance(error, httpx.PoolTimeout):
+        why = (
+            f"every connection of this client was in use for {request.seconds_max:g} s; end "
+            "streams that are not read, or give it a larger connections_max"
+        )
+        return Lost(why=why, was_sent=False, is_ours=True)
+    if isinstance(error, httpx.ConnectTimeout):
+        why = "it took too long to connect"
+    elif isinstance(error, httpx.TimeoutException):
+        why = f"there was no answer within {request.seconds_max:g} s"
+    else:
+        why = _NUMBER.sub("", str(error)) or type(error).__name__
+    return Lost(why=why, was_sent=not isinstance(error, _NEVER_SENT))
