@@ -51,6 +51,13 @@ class UnknownTopicOrPartition(BrokerError):
         super().__init__(f"there is no topic or partition {what}")
 
 
+class UnknownQueue(UnknownTopicOrPartition):
+    """There is no such queue; the message says how to make it."""
+
+    def __init__(self, message: str) -> None:
+        BrokerError.__init__(self, message)
+
+
 class LeaderNotAvailable(BrokerError):
     """Nobody leads the partition now; wait for an election, and refresh metadata."""
 
@@ -508,6 +515,13 @@ class InvalidRecord(BrokerError):
     def __init__(self, message: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)
         self.records = records
+
+
+class QueueFull(BrokerError):
+    """The queue takes no more now; the message says what to wait for."""
+
+    code = 89
+    retriable = True
 
 
 class ProducerFenced(BrokerError):
