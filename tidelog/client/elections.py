@@ -1,5 +1,6 @@
 """Elections that an operator asks for: whom they brought, partition by partition."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,8 @@ from tidelog.model import NO_NODE, NodeId, TopicPartition
 ELECTED: Final = "elected"
 NOT_NEEDED: Final = "not needed"
 REFUSED: Final = "refused"
+ASKED_MAX: Final = 10
+PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +38,21 @@ async def elect(
         known = [one.partition for one in (await client.topic(topic)).partitions]
         places = [TopicPartition(topic, number) for number in numbers or known]
     fates = await client.elect_leaders(kind, places)
-    now = {
-        TopicPartition(one.name, part.partition): part
-        for one in await client.topics()
-        for part in one.partitions
-    }
+    elected = [name for name, fate in fates.items() if fate is None]
+    for _ in range(ASKED_MAX):
+        now = await _partitions(client)
+        if all(name not in now or now[name].leader != NO_NODE for name in elected):
+            break
+        await asyncio.sleep(PAUSE_SECONDS)  # the node that tells it hears of it a little late
     return [outcome(name, fate, now) for name, fate in fates.items()]
+
+
+async def _partitions(client: AdminClient) -> dict[TopicPartition, PartitionInfo]:
+    return {
+        TopicPartition(topic.name, one.partition): one
+        for topic in await client.topics()
+        for one in topic.partitions
+    }
 
 
 def outcome(

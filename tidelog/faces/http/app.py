@@ -23,9 +23,10 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.client.cluster import Refused
+from tidelog.client.wire import ConnectionFailed
 from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError, ConfigError
-from tidelog.faces.http import cluster, kv, operations, probes, replication
+from tidelog.faces.http import admin, cluster, kv, operations, probes, replication
 from tidelog.faces.http.api import Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -51,6 +52,7 @@ def all_operations() -> tuple[Operation, ...]:
         *cluster.OPERATIONS,
         *replication.OPERATIONS,
         *operations.OPERATIONS,
+        *admin.OPERATIONS,
     )
 
 
@@ -64,6 +66,7 @@ def make_app(node: "Node") -> ASGIApp:
             Problem: _explain,
             BrokerError: _explain_broker,
             Refused: _explain_refused,
+            ConnectionFailed: _explain_silence,
             ConfigError: _explain_config,
             Exception: _fail,
         },
@@ -123,6 +126,11 @@ async def _explain_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     status = status_of(error.code, retriable=error.retriable)
     return await _explain(request, Problem(status, str(error), code=error.code))
+
+
+async def _explain_silence(request: Request, error: Exception) -> Response:
+    """A node that the face asked as a Kafka client did not answer."""
+    return await _explain(request, Problem(503, str(error), headers={"retry-after": "1"}))
 
 
 async def _explain_config(request: Request, error: Exception) -> Response:

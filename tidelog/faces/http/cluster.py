@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
-from tidelog.controller.image import PartitionImage, TopicImage
+from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.faces.http.api import JSON, Call, Operation, Param
 from tidelog.model import NO_NODE, NodeId, Offset
 
@@ -72,7 +72,7 @@ class ClusterView:
 async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     leader = broker.member.quorum.raft.leader
     head = {
-        "brokers": _brokers(broker), "controller": leader, "quorum": _quorum(broker),
+        "brokers": brokers_of(broker.image), "controller": leader, "quorum": _quorum(broker),
         "peers": _peers(broker),
     }  # fmt: skip
     parts = [_encode(head)[:-1], b',"topics":[']
@@ -99,16 +99,32 @@ async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     return b"".join(parts)
 
 
-def _brokers(broker: Broker) -> list[dict[str, Any]]:
-    image = broker.image
+class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker as the cluster knows it."""
+
+    id: int
+    kafka: str
+    http: str | None
+    peer: str | None
+    rack: str | None
+    fenced: bool
+    shutting_down: bool
+    cordoned: bool
+    broker_epoch: int
+    leads: int
+    holds: int
+
+
+def brokers_of(image: ClusterImage) -> list[BrokerShown]:
+    """Every broker that the cluster knows, fenced ones too, by id."""
     return [
-        {
-            "id": node, "kafka": str(known.kafka), "http": _text(known.http),
-            "peer": str(known.peer) if known.peer.port else None, "rack": known.rack,
-            "fenced": known.fenced, "shutting_down": known.shutting_down,
-            "cordoned": image.is_cordoned(node), "broker_epoch": known.broker_epoch,
-            "leads": len(image.led.get(node, ())), "holds": len(image.held.get(node, ())),
-        }
+        BrokerShown(
+            id=node, kafka=str(known.kafka), http=_text(known.http),
+            peer=str(known.peer) if known.peer.port else None, rack=known.rack,
+            fenced=known.fenced, shutting_down=known.shutting_down,
+            cordoned=image.is_cordoned(node), broker_epoch=known.broker_epoch,
+            leads=len(image.led.get(node, ())), holds=len(image.held.get(node, ())),
+        )
         for node, known in sorted(image.brokers.items())
     ]  # fmt: skip
 
