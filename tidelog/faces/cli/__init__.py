@@ -27,6 +27,7 @@ from tidelog.faces.cli import (
     consume,
     elect,
     groups,
+    kv,
     log,
     pipeline,
     produce,
@@ -91,6 +92,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(kv.app, name="kv")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")

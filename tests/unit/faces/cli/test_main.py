@@ -27,6 +27,15 @@ COMMANDS = [
     ["topics", "delete"],
     ["produce"],
     ["consume"],
+    ["kv"],
+    ["kv", "buckets"],
+    ["kv", "create"],
+    ["kv", "put"],
+    ["kv", "get"],
+    ["kv", "delete"],
+    ["kv", "list"],
+    ["kv", "watch"],
+    ["kv", "drop"],
     ["groups"],
     ["groups", "list"],
     ["groups", "describe"],
@@ -183,7 +192,7 @@ def test_a_bug_of_ours_is_said_to_be_one(tidelog, monkeypatch):
 
 
 def test_the_help_imports_nothing_heavy():
-    heavy = {"kio", "asyncio", "yaml", "uvloop", "cramjam", "rich.table", "rich.progress"}
+    heavy = {"kio", "asyncio", "yaml", "uvloop", "cramjam", "httpx", "rich.table", "rich.progress"}
     script = "import sys, tidelog.faces.cli; print(*(set(sys.argv[1:]) & set(sys.modules)))"
 
     loaded = subprocess.run(
