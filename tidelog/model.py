@@ -33,7 +33,11 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
-INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+QUEUES_TOPIC: Final = "__queues"
+
+INTERNAL_TOPICS: Final = frozenset(
+    {METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC}
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -70,6 +70,7 @@ from tidelog.model import (
     INTERNAL_TOPICS,
     METADATA_TOPIC_ID,
     OFFSETS_TOPIC,
+    QUEUES_TOPIC,
     TRANSACTIONS_TOPIC,
     Endpoint,
     NodeId,
@@ -130,6 +131,8 @@ class Broker:
         self._stop_calls: list[Callable[[], None]] = []
         self._closing_calls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
+        self._topic_configs: dict[str, tuple[object, TopicConfig]] = {}
+        """What topics' settings came to when they were last looked at, and of what."""
         self.on_markers: Handler = _not_yet
         """Called when a coordinator ends transactions here; set by whoever writes markers."""
         self.on_places_to_add: Handler = _not_yet
@@ -367,16 +370,20 @@ class Broker:
         return self.replicas.all()
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
-        if topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        if topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC):
             return COMPACTED_TOPIC_CONFIG
         if topic.name in INTERNAL_TOPICS:
             return INTERNAL_TOPIC_CONFIG
-        config = topic_config(topic.config, self.config.topic_defaults)
-        if "min.insync.replicas" in topic.config:
-            return config
         # Never by this node's own file: leaders and controllers must not differ in it.
         common = self.image.node_configs.get(None, {}).get(_MIN_IN_SYNC_DEFAULT, BY_REPLICAS)
-        return replace(config, min_insync_replicas=int(common))
+        settings = (topic.config, self.config.topic_defaults, common)
+        known = self._topic_configs.get(topic.name)
+        if known is None or known[0] != settings:
+            config = topic_config(topic.config, self.config.topic_defaults)
+            if "min.insync.replicas" not in topic.config:
+                config = replace(config, min_insync_replicas=int(common))
+            known = self._topic_configs[topic.name] = settings, config
+        return known[1]
 
     @property
     def advertised(self) -> Endpoint:
@@ -431,6 +438,7 @@ class Broker:
 
     def tell_deleted(self, name: str) -> None:
         """Let those know who keep something about a topic that is no more."""
+        self._topic_configs.pop(name, None)
         for call in self._deleted_calls:
             call(name)
 

@@ -7,6 +7,7 @@ node may send it work at any time.
 from typing import TYPE_CHECKING
 
 from tidelog.broker.kv import Kv
+from tidelog.broker.queues import Queues
 from tidelog.broker.record_service import RecordService
 
 if TYPE_CHECKING:
@@ -19,3 +20,4 @@ class Services:
     def __init__(self, broker: "Broker") -> None:
         self.records = RecordService(broker)
         self.kv = Kv(broker)
+        self.queues = Queues(broker)

@@ -191,6 +191,9 @@ class NodeConfig:
     transaction_state_log_num_partitions: int = setting(
         50, "Partitions of __transaction_state; fixed once it exists.", least=1, most=10000
     )
+    queues_topic_num_partitions: int = setting(
+        8, "Partitions of __queues; fixed once it exists.", least=1, most=1000
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""

@@ -47,6 +47,11 @@ class PointerQueue:
         assert not self.messages or self.messages[-1] < offset, "offsets rise"
         self.messages.append(offset)
 
+    def beyond(self, after: Offset, most: int) -> list[Offset]:
+        """The messages beyond one, so many at most."""
+        at = bisect_right(self.messages, after)
+        return list(self.messages[at : at + most])
+
     def begin_read(self, client: str) -> Moved | None:
         """The way of a client's pointer to what it has not read; None if there is nothing."""
         start = self._ahead.get(client, self.pointers.get(client, START))
