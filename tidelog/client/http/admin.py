@@ -1,7 +1,7 @@
 """The cluster, its health, its groups and its brokers: what each call asks."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from tidelog.client.http.core import Ask, Core, document_of, path_of, to_json
 from tidelog.client.http.effects import Plan
@@ -86,28 +86,38 @@ class GroupsPlans:
         self._core = core
 
     def list(self) -> Plan[list[Document]]:
+        """Every group, by name."""
         return (yield from self._core.pages(Ask(method="GET", path="/v1/groups"), "groups"))
 
     def describe(self, group: str) -> Plan[Document]:
-        """A group with its members, offsets and lag."""
-        found: Document = yield from self._core.ask(
-            Ask(method="GET", path=path_of("v1", "groups", group))
-        )
-        return found
+        """A group with its members, and how far it is in each partition."""
+        ask = Ask(method="GET", path=path_of("v1", "groups", group))
+        return (yield from self._core.whole(ask, "partitions"))
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        to: Literal["earliest", "latest", "current"] | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        shift: int | None = None,
+        dry_run: bool = False,
+    ) -> Plan[Document]:
+        """Let a group without members go on from somewhere else: say one of `to` to `shift`."""
+        wanted = {
+            "topic": topic, "partitions": None if partitions is None else [*partitions],
+            "to": to, "offset": offset, "time_ms": time_ms, "shift": shift, "dry_run": dry_run,
+        }  # fmt: skip
+        path = path_of("v1", "groups", group, "reset")
+        return (yield from _change(self._core, "POST", path, wanted))
 
     def delete(self, group: str) -> Plan[Document]:
-        """Forget a group that has no members, with its offsets."""
-        found: Document = yield from self._core.ask(
-            Ask(method="DELETE", path=path_of("v1", "groups", group))
-        )
-        return found
-
-    def reset(self, group: str, to: Mapping[str, Any]) -> Plan[Document]:
-        """Move the offsets of a group that has no members; docs/http.md has what it takes."""
-        found: Document = yield from self._core.ask(
-            Ask(method="POST", path=path_of("v1", "groups", group, "reset"), body=to_json(dict(to)))
-        )
-        return found
+        """Forget a group without members, and its offsets."""
+        path = path_of("v1", "groups", group)
+        return (yield from _change(self._core, "DELETE", path, None))
 
 
 class BrokersPlans:
@@ -120,24 +130,38 @@ class BrokersPlans:
         """Every node, fenced ones too."""
         return (yield from self._core.pages(Ask(method="GET", path="/v1/brokers"), "brokers"))
 
-    def drain(self, node: int) -> Plan[Document]:
-        """Move all that a node holds elsewhere."""
-        return (yield from self._do("POST", node, "drain", {}))
-
-    def remove(self, node: int) -> Plan[Document]:
-        """Forget a node that holds nothing and is gone."""
-        return (yield from self._do("DELETE", node, None, None))
+    def drain(
+        self,
+        node: int,
+        *,
+        dry_run: bool = False,
+        undo: bool = False,
+        throttle_bytes_per_second: int | None = None,
+    ) -> Plan[Document]:
+        """Let others hold all that a node holds; `undo` lets it get replicas again."""
+        wanted = {
+            "dry_run": dry_run, "undo": undo,
+            "throttle_bytes_per_second": throttle_bytes_per_second,
+        }  # fmt: skip
+        path = path_of("v1", "brokers", node, "drain")
+        return (yield from _change(self._core, "POST", path, wanted))
 
     def stop(self, node: int) -> Plan[Document]:
         """Stop a node in order: others lead what it led."""
-        return (yield from self._do("POST", node, "stop", {}))
+        path = path_of("v1", "brokers", node, "stop")
+        return (yield from _change(self._core, "POST", path, {}))
 
-    def _do(self, method: str, node: int, what: str | None, body: Any) -> Plan[Document]:
-        path = path_of("v1", "brokers", node) + (path_of(what) if what else "")
-        found: Document = yield from self._core.ask(
-            Ask(
-                method=method, path=path, body=None if body is None else to_json(body),
-                seconds_max=self._core.change_seconds,
-            )
-        )  # fmt: skip
-        return found
+    def remove(self, node: int) -> Plan[Document]:
+        """Forget a node that is drained and stopped."""
+        path = path_of("v1", "brokers", node)
+        return (yield from _change(self._core, "DELETE", path, None))
+
+
+def _change(core: Core, method: str, path: str, wanted: Document | None) -> Plan[Document]:
+    body = None
+    if wanted is not None:
+        body = to_json({name: value for name, value in wanted.items() if value is not None})
+    found: Document = yield from core.ask(
+        Ask(method=method, path=path, body=body, seconds_max=core.change_seconds)
+    )
+    return found

@@ -30,7 +30,7 @@ from tidelog.client.http.errors import OutcomeUnknown, TidelogHTTPError, Unavail
 from tidelog.client.http.routes import Place, Routes
 from tidelog.client.http.sse import EVENT_BYTES_MAX, Event, EventTooLong, Parser
 from tidelog.client.http.tokens import Tokens
-from tidelog.client.http.values import Seconds, milliseconds
+from tidelog.client.http.values import Document, Seconds, milliseconds
 
 T = TypeVar("T")
 
@@ -149,17 +149,19 @@ class Core:
         """The document of the answer; a TidelogHTTPError if there is none, or a refusal."""
         return document_of((yield from self.send(ask)))
 
+    def whole(self, ask: Ask, name: str) -> Plan[Document]:
+        """A document whose list `name` is answered page by page, with all of it."""
+        whole: Document = yield from self.ask(ask)
+        while (after := whole.pop("next", None)) is not None:
+            document = yield from self.ask(replace(ask, query={**ask.query, "after": after}))
+            whole[name] += document[name]
+            whole["next"] = document.get("next")
+        return whole
+
     def pages(self, ask: Ask, name: str) -> Plan[list[Any]]:
         """Every item of a list that is answered page by page."""
-        found: list[Any] = []
-        after = None
-        while True:
-            query = ask.query if after is None else {**ask.query, "after": after}
-            document = yield from self.ask(replace(ask, query=query))
-            found += document[name]
-            after = document.get("next")
-            if after is None:
-                return found
+        found: list[Any] = (yield from self.whole(ask, name))[name]
+        return found
 
     def write(
         self,
@@ -267,8 +269,8 @@ class Core:
 
     # A stream of events.
 
-    def follow(self, ask: Ask, read: Callable[[Event], T | None]) -> Flow[T]:
-        """Every event that `read` makes something of; after a loss it goes on where it was."""
+    def follow(self, ask: Ask, read: Callable[[Event], T]) -> Flow[T]:
+        """What `read` makes of every event; after a loss it goes on where it was."""
         cursor = ask.query.get("from")
         tries = Tries(ask)
         heard_at: float | None = None
@@ -279,18 +281,19 @@ class Core:
             if isinstance(reply, Reply) and reply.status == 200:
                 self.routes.answered(origin)
                 parser = Parser(EVENT_BYTES_MAX)
-                while True:
-                    tries, heard_at = Tries(ask), self._clock()
+                farewell: Reply | None = None
+                while farewell is None:
                     chunk = yield Pull()
                     if isinstance(chunk, Lost) or not chunk:
                         break
+                    tries, heard_at = Tries(ask), self._clock()
                     for event in _events(parser, chunk, ask):
-                        item = read(event)
-                        if item is not None:
-                            yield Emit(item)
-                        cursor = event.id or cursor
+                        farewell = _farewell(event)
+                        if farewell is not None:
+                            break
+                        yield Emit(read(event))
                     cursor = parser.last_id or cursor
-                reply = chunk or Lost(why="the stream ended", was_sent=True)
+                reply = farewell or chunk or Lost(why="the stream ended", was_sent=True)
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 raise tries.refusal(reply)
             self._note_failure(tries, origin, reply)
@@ -346,7 +349,8 @@ class Tries:
         problem = _problem_of(reply)
         self.told.append(f"{origin}: {problem.get('detail') or reply.status}")
         self._were_all_refused = False
-        if reply.status != 503:
+        # Of records for several partitions some may be written where others were refused.
+        if reply.status != 503 or "records" in problem:
             self._may_have_happened = True
         if reply.status == 504 or not self._problem:
             self._problem = problem
@@ -400,6 +404,15 @@ def _events(parser: Parser, chunk: bytes, ask: Ask) -> list[Event]:
         return parser.feed(chunk)
     except EventTooLong as error:
         raise TidelogHTTPError(f"{ask}: {error}, which is more than this client takes") from None
+
+
+def _farewell(event: Event) -> Reply | None:
+    """Why a node ends a stream, as if it had answered so to the request; None for an item."""
+    if event.kind == "message":
+        return None
+    reply = Reply(status=503, headers={}, body=event.data.encode())
+    status = _problem_of(reply).get("status")
+    return replace(reply, status=status) if isinstance(status, int) else reply
 
 
 def _problem_of(reply: Reply) -> dict[str, Any]:

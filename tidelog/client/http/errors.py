@@ -2,7 +2,8 @@
 
 Rule 1: an error is chosen by the answer's status and carries the problem document that came.
 Rule 2: a write of which nobody knows whether it happened is an `OutcomeUnknown`, and nothing else
-        is; every other error of a write means that it did not happen.
+        is; every other error of a write means that it did not happen. Of records for several
+        partitions that were refused for one, `problem["records"]` tells what became of each.
 """
 
 from collections.abc import Mapping, Sequence

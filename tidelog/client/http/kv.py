@@ -325,9 +325,7 @@ class KvPlans:
         error = error_of(problem["status"], problem, f"{self.bucket}/{key}")
         return BatchResult(key=key, version=None, error=error)
 
-    def _change(self, event: Event) -> Change | None:
-        if event.kind != "message":
-            return None
+    def _change(self, event: Event) -> Change:
         found = json.loads(event.data)
         value = decode(found.get("value"), found.get("encoding"))
         return Change(

@@ -203,9 +203,7 @@ class TopicPlans:
         )  # fmt: skip
         return self._core.follow(ask, self._streamed)
 
-    def _streamed(self, event: Event) -> Record | None:
-        if event.kind != "message":
-            return None
+    def _streamed(self, event: Event) -> Record:
         found = json.loads(event.data)
         return read_record(found, self.name, found["partition"], event.id)
 

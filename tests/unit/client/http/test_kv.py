@@ -419,6 +419,17 @@ def test_a_watch_goes_on_where_it_began_though_nothing_has_changed_yet():
     assert [one.query["from"] for one in fleet.questions(WATCH)] == ["now", "c0"]
 
 
+def test_streams_that_end_before_they_begin_are_asked_for_less_and_less():
+    fleet = Fleet()
+    fleet.says(WATCH, events(), events(), events(event("k", "1", 1)))
+
+    watch = fleet.client(backoff=0.4).kv("b").watch()
+
+    assert next(watch).version == 1
+    watch.close()
+    assert fleet.slept == pytest.approx([0.3, 0.6])
+
+
 def test_a_change_that_was_cut_in_two_is_told_once():
     fleet = Fleet()
     whole = event("k", "1", 1)

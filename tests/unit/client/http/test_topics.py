@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from tests.unit.client.http.fleet import Fleet, Gone, events, ok, problem
-from tidelog.client import Conflict, OutOfRange, Produced, Record, ToProduce
+from tidelog.client import Conflict, OutcomeUnknown, OutOfRange, Produced, Record, ToProduce
 
 RECORDS = "/v1/topics/t/records"
 READ = "/v1/topics/t/partitions/1/records"
@@ -203,6 +203,48 @@ def test_a_stream_gives_records_with_their_cursors_and_goes_on_after_a_loss():
     asked = fleet.questions(STREAM)
     assert asked[0].query == {"from": "earliest", "partitions": "0,2", "encoding": "auto"}
     assert asked[1].query == {**asked[0].query, "from": "c1"}
+
+
+@pytest.mark.parametrize(
+    "farewell",
+    [
+        'event: dropped\nid: c1\ndata: {"reason": "slow", "cursor": "c1"}\n\n',
+        'event: error\nid: c1\ndata: {"status": 503, "detail": "the node is stopping"}\n\n',
+    ],
+    ids=["slow", "stopping"],
+)
+def test_a_stream_that_a_node_ends_for_now_goes_on_from_where_it_says(farewell):
+    fleet = Fleet()
+    item = f"id: c2\ndata: {json.dumps(record(1, partition=0))}\n\n"
+    fleet.says(STREAM, events("id: c0\n\n", farewell), events(item))
+
+    stream = fleet.client().topic("t").stream()
+
+    assert next(stream).offset == 1
+    stream.close()
+    assert [asked.query["from"] for asked in fleet.questions(STREAM)] == ["latest", "c1"]
+
+
+def test_a_stream_that_a_node_ends_for_good_is_an_error():
+    fleet = Fleet()
+    gone = {"status": 416, "detail": "the log holds 5 to 9", "log_start": 5}
+    fleet.says(STREAM, events(f"event: error\nid: c1\ndata: {json.dumps(gone)}\n\n"))
+
+    with pytest.raises(OutOfRange, match="5 to 9") as caught:
+        next(fleet.client().topic("t").stream())
+
+    assert caught.value.problem["log_start"] == 5
+
+
+def test_records_of_which_some_were_written_have_no_known_outcome():
+    fleet = Fleet()
+    told = [{"partition": 0, "offset": 4}, {"partition": 1, "error": {"status": 503}}]
+    fleet.says(RECORDS, problem(503, "1 of 2 records were written", records=told))
+
+    with pytest.raises(OutcomeUnknown) as caught:
+        fleet.client().topic("t").produce_many([ToProduce(value=1), ToProduce(value=2)])
+
+    assert caught.value.known["records"] == told
 
 
 def test_names_are_not_empty():
