@@ -282,6 +282,7 @@ class Core:
                 self.routes.answered(origin)
                 parser = Parser(EVENT_BYTES_MAX)
                 farewell: Reply | None = None
+                chunk: bytes | Lost = b""
                 while farewell is None:
                     chunk = yield Pull()
                     if isinstance(chunk, Lost) or not chunk:
