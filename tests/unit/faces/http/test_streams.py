@@ -1,0 +1,482 @@
+"""Streams of records, as uvicorn would carry them."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.node import batch_of, on_a_node
+from tests.unit.faces.http.test_app import ask
+from tests.unit.faces.http.test_records import serving
+from tidelog.broker.topics import delete_topic
+from tidelog.errors import LeaderNotAvailable
+from tidelog.faces.http.push import HEARTBEAT_SECONDS, SLOW_SECONDS, Event, Feed
+from tidelog.faces.http.streams import read_cursor, write_cursor
+
+STREAM = "/v1/topics/t/stream"
+SOCKET = "/v1/topics/t/ws"
+
+
+class Listener:
+    """A client of a stream: it reads while its window is open, and hangs up at the end."""
+
+    def __init__(self, app, path: str, *, last: str | None = None) -> None:
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.is_slow = False
+        """Whether it reads one message each time that it is told to."""
+        self._hung_up = asyncio.Event()
+        self._heard = asyncio.Event()
+        self.messages: list[dict[str, Any]] = []
+        self.is_socket = path.partition("?")[0].endswith("/ws")
+        self._app = app
+        self._connected = False
+        path, _, query = path.partition("?")
+        headers = [] if last is None else [(b"last-event-id", last.encode())]
+        self._scope: dict[str, Any] = {
+            "type": "websocket" if self.is_socket else "http", "method": "GET", "path": path,
+            "query_string": query.encode(), "headers": headers, "root_path": "",
+            "scheme": "http", "server": ("t", 1), "client": ("t", 2), "subprotocols": [],
+            "extensions": {"websocket.http.response": {}},
+        }  # fmt: skip
+        self.served = asyncio.create_task(app(self._scope, self._receive, self._send))
+
+    async def _receive(self):
+        if not self._connected:
+            self._connected = True
+            kind = "websocket.connect" if self.is_socket else "http.request"
+            return {"type": kind, "body": b"", "more_body": False}
+        await self._hung_up.wait()
+        return {"type": "websocket.disconnect" if self.is_socket else "http.disconnect", "code": 1}
+
+    async def _send(self, message):
+        await self.reads.wait()
+        if self.is_slow:
+            self.reads.clear()
+        self.messages.append(message)
+        self._heard.set()
+
+    async def hang_up(self) -> None:
+        self._hung_up.set()
+        await self.served
+
+    @property
+    def text(self) -> str:
+        return b"".join(one.get("body", b"") for one in self.messages).decode()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that was heard: kind, cursor and the fields of the data."""
+        if self.is_socket:
+            heard = [json.loads(one["text"]) for one in self.messages if "text" in one]
+            return [{"kind": one.pop("event", ""), **one} for one in heard]
+        found = []
+        for block in self.text.split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line[1:])
+            if "data" in fields:
+                data = json.loads(fields["data"])
+                found.append(data | {"kind": fields.get("event", ""), "cursor": fields["id"]})
+        return found
+
+    def values(self) -> list[Any]:
+        return [one["value"] for one in self.events() if not one["kind"]]
+
+    async def hear(self, count: int) -> list[Any]:
+        """The values, once there are so many."""
+        while len(self.values()) < count:
+            self._heard.clear()
+            if self.served.done():
+                self.served.result()
+                raise AssertionError(f"it ended: {self.events()}")
+            await self._heard.wait()
+        return self.values()
+
+
+def watchers(node, count: int = 1) -> int:
+    return sum(len(node.broker.partition("t", n)._watchers) for n in range(count))
+
+
+both = pytest.mark.parametrize("path", [STREAM, SOCKET])
+
+
+@both
+def test_records_are_heard_from_the_beginning_and_as_they_come(path):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b'{"n": 1}', b"text\nof two lines"))
+        listener = Listener(serving(node), f"{path}?from=earliest")
+
+        assert await listener.hear(2) == [{"n": 1}, "text\nof two lines"]
+        await node.produce("t", batch_of(b"[\n3\r\n]"))
+        assert (await listener.hear(3))[2] == [3]
+
+        last = listener.events()[-1]
+        assert read_cursor(last.pop("cursor")) == {0: 3}
+        assert last == {
+            "kind": "", "partition": 0, "offset": 2, "timestamp_ms": 1000, "key": None,
+            "value": [3], "headers": {}, "encoding": "json",
+        }  # fmt: skip
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@both
+def test_by_default_only_what_comes_from_now_on_is_heard(path):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1"))
+        listener = Listener(serving(node), path)
+        await asyncio.sleep(1)
+        await node.produce("t", batch_of(b"2"))
+
+        assert await listener.hear(1) == [2]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+def test_an_event_stream_has_the_headers_that_browsers_and_proxies_want():
+    async def story(node):
+        await node.create("t")
+        listener = Listener(serving(node), f"{STREAM}?from=earliest")
+        await asyncio.sleep(1)
+        headers = dict(listener.messages[0]["headers"])
+        assert headers[b"content-type"].startswith(b"text/event-stream")
+        assert headers[b"cache-control"] == b"no-store" and headers[b"x-request-id"]
+        # Whoever loses it before the first event goes on from where it began, too.
+        assert f"id: {write_cursor({0: 0})}\n\n" in listener.text and "retry: " in listener.text
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@both
+def test_a_cursor_goes_on_in_every_partition_without_gap_or_repeat(path):
+    async def story(node):
+        await node.create("t", 3)
+        app = serving(node)
+        sent = []
+        for n in range(30):
+            await node.produce("t", batch_of(b"%d" % n), partition=n % 3)
+            sent.append(n)
+        heard: list[int] = []
+        cursor = "earliest"
+        while len(heard) < 30:
+            listener = Listener(app, f"{path}?from={cursor}")
+            await listener.hear(1)
+            await listener.hang_up()
+            some = listener.events()[: 1 + len(heard) % 7]  # the client may not get to the last
+            heard += [one["value"] for one in some]
+            cursor = some[-1]["cursor"]
+
+        assert sorted(heard) == sent
+        for number in range(3):
+            assert [n for n in heard if n % 3 == number] == sent[number::3]
+
+    on_a_node(story)
+
+
+def test_a_browser_that_connects_again_goes_on_after_its_last_event():
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"0", b"1", b"2"))
+        listener = Listener(serving(node), f"{STREAM}?from=earliest", last=write_cursor({0: 2}))
+        assert await listener.hear(1) == [2]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+def test_a_partition_that_came_after_the_cursor_is_heard_from_its_beginning():
+    async def story(node):
+        await node.create("t", 2)
+        for number in range(2):
+            await node.produce("t", batch_of(b"%d" % number), partition=number)
+        listener = Listener(serving(node), f"{STREAM}?from={write_cursor({0: 1})}")
+        assert await listener.hear(1) == [1]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+def test_only_the_partitions_that_are_named_are_heard():
+    async def story(node):
+        await node.create("t", 3)
+        for number in range(3):
+            await node.produce("t", batch_of(b"%d" % number), partition=number)
+        listener = Listener(serving(node), f"{STREAM}?from=earliest&partitions=2,0,2&encoding=text")
+        assert sorted(await listener.hear(2)) == ["0", "2"]
+        assert read_cursor(listener.events()[-1]["cursor"]) == {0: 1, 2: 1}
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("from=yesterday", 400),
+        ("from=e30x", 400),
+        (f"from={write_cursor({5: 0})}", 400),
+        (f"from={write_cursor({0: -1})}", 400),
+        (f"from={write_cursor({0: 9})}", 416),
+        (f"from={write_cursor({0: 0})}", 416),
+        ("partitions=a", 400),
+        ("partitions=", 400),
+        ("partitions=2", 404),
+        ("encoding=hex", 400),
+        ("to=latest", 400),
+    ],
+)
+@both
+def test_a_stream_that_cannot_be_is_refused_before_it_begins(path, query, status):
+    async def story(node):
+        await node.create("t", 2)
+        await node.produce("t", batch_of(b"1", b"2"))
+        await node.broker.advance_start(node.broker.partition("t", 0), 1)
+        listener = Listener(serving(node), f"{path}?{query}")
+        await listener.served
+        assert listener.messages[0]["status"] == status
+
+    on_a_node(story)
+
+
+def test_a_topic_that_is_not_there_has_no_stream_and_one_of_too_many_partitions_neither():
+    async def story(node):
+        await node.create("t", 300)
+        app = serving(node)
+        assert (await ask(app, STREAM.replace("/t/", "/u/"))).status == 404
+        refused = await ask(app, STREAM)
+        assert refused.status == 400 and "partitions=0,1" in refused.json["detail"]
+
+    on_a_node(story)
+
+
+@both
+def test_who_has_nothing_to_hear_hears_a_heartbeat(path):
+    async def story(node):
+        await node.create("t")
+        listener = Listener(serving(node), path)
+        await asyncio.sleep(3 * HEARTBEAT_SECONDS - 1)
+        if listener.is_socket:
+            beats = [one for one in listener.events() if one["kind"] == "heartbeat"]
+            assert beats == [{"kind": "heartbeat", "cursor": write_cursor({0: 0})}] * 2
+        else:
+            assert listener.text.count(": heartbeat\n\n") == 2
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@both
+def test_a_client_that_goes_leaves_nothing_behind(path):
+    async def story(node):
+        await node.create("t", 3)
+        before = asyncio.all_tasks()
+        listener = Listener(serving(node), path)
+        await asyncio.sleep(1)
+        assert watchers(node, 3) == 3
+        await listener.hang_up()
+        assert watchers(node, 3) == 0
+        assert asyncio.all_tasks() <= before
+
+    on_a_node(story)
+
+
+@both
+def test_a_client_that_reads_too_slowly_is_told_why_and_where_to_go_on(path):
+    async def story(node):
+        await node.create("t")
+        for n in range(20):
+            await node.produce("t", batch_of(b'"%02d%s"' % (n, b"x" * 200_000)))
+        listener = Listener(serving(node), f"{path}?from=earliest")
+        await listener.hear(1)
+        listener.reads.clear()
+        await asyncio.sleep(SLOW_SECONDS + 5)
+        assert watchers(node) == 0  # nobody reads for it any more
+        listener.reads.set()
+        await listener.served
+
+        *records, dropped = listener.events()
+        assert (dropped["kind"], dropped["reason"]) == ("dropped", "slow")
+        assert read_cursor(dropped["cursor"]) == {0: len(records)}
+        assert 0 < len(records) < 20
+        if listener.is_socket:
+            assert listener.messages[-1]["code"] == 1013
+
+    on_a_node(story)
+
+
+def test_a_slow_client_that_reads_on_is_not_dropped():
+    async def story(node):
+        await node.create("t")
+        for n in range(20):
+            await node.produce("t", batch_of(b'"%02d%s"' % (n, b"x" * 200_000)))
+        listener = Listener(serving(node), f"{STREAM}?from=earliest")
+        listener.is_slow = True
+        while len(listener.values()) < 20:
+            await asyncio.sleep(SLOW_SECONDS - 1)
+            listener.reads.set()
+        assert [value[:2] for value in listener.values()] == [f"{n:02d}" for n in range(20)]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+def test_what_waits_for_a_client_is_bounded():
+    async def story():
+        feed = Feed(bytes_max=100)
+        event = Event(b"x" * 60, "")
+
+        async def put():
+            assert await feed.room()
+            feed.put([event])
+
+        await put()
+        await put()
+        waiting = [asyncio.create_task(put()) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        assert await feed.take() == [event, event]
+        await asyncio.gather(*waiting)
+        feed.end("error", 1008, {"detail": "enough"})
+        assert not await feed.room()
+        assert await feed.take() == [event, event]  # what was put before is heard before
+        assert [one.kind for one in await feed.take()] == ["error"]
+        assert await feed.take() == await feed.take() == []
+
+    asyncio.run(story())
+
+
+@both
+def test_a_topic_that_is_deleted_is_the_end_of_its_stream(path):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1"))
+        listener = Listener(serving(node), f"{path}?from=earliest")
+        await listener.hear(1)
+        await delete_topic(node.broker, "t", None)
+        await listener.served
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"]) == ("error", 404)
+        assert error["cursor"] == write_cursor({0: 1})
+
+    on_a_node(story)
+
+
+def test_another_topic_of_the_same_name_is_not_gone_on_with():
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1"))
+        app = serving(node)
+        listener = Listener(app, f"{STREAM}?from=earliest")
+        await listener.hear(1)
+        read = app.node.services.records.read
+
+        async def read_late(*asked, **options):
+            await delete_topic(node.broker, "t", None)
+            await node.create("t")
+            await node.produce("t", batch_of(b"another", b"one"))
+            app.node.services.records.read = read
+            return await read(*asked, **options)
+
+        app.node.services.records.read = read_late
+        await node.produce("t", batch_of(b"2"))
+        await listener.served
+
+        assert listener.values() == [1, 2]
+        assert "another has its name" in listener.events()[-1]["detail"]
+
+    on_a_node(story)
+
+
+def test_offsets_that_are_deleted_under_a_reader_are_told_and_not_passed_over():
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1"))
+        app = serving(node)
+        listener = Listener(app, f"{STREAM}?from=earliest")
+        await listener.hear(1)
+        read = app.node.services.records.read
+
+        async def read_late(*asked, **options):
+            await node.produce("t", batch_of(b"3"))
+            await node.broker.advance_start(node.broker.partition("t", 0), 3)
+            return await read(*asked, **options)
+
+        app.node.services.records.read = read_late
+        await node.produce("t", batch_of(b"2"))
+        await listener.served
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"], error["log_start"]) == ("error", 416, 3)
+        assert listener.values() == [1, 2]
+
+    on_a_node(story)
+
+
+def test_a_stream_goes_on_when_nobody_led_for_a_while():
+    async def story(node):
+        await node.create("t")
+        app = serving(node)
+        service = app.node.services.records
+        listener = Listener(app, f"{STREAM}?from=earliest")
+        await asyncio.sleep(1)
+        read, failures = service.read, []
+
+        async def fail_first(*asked, **options):
+            if len(failures) < 5:
+                failures.append(1)
+                raise LeaderNotAvailable("nobody leads")
+            return await read(*asked, **options)
+
+        service.read = fail_first
+        await node.produce("t", batch_of(b"1"))
+        await listener.hear(1)
+        await node.produce("t", batch_of(b"2"))
+
+        assert await listener.hear(2) == [1, 2] and len(failures) == 5
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@both
+def test_a_node_that_stops_sends_its_listeners_elsewhere(path):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1"))
+        app = serving(node)
+        listener = Listener(app, f"{path}?from=earliest")
+        await listener.hear(1)
+        app.node.stop_wanted.set_result(None)
+        await listener.served
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"]) == ("error", 503) and "stopping" in error["detail"]
+        if listener.is_socket:
+            assert listener.messages[-1]["code"] == 1012
+        else:
+            assert listener.messages[-1]["more_body"] is False
+
+    on_a_node(story)
+
+
+def test_a_bug_ends_a_stream_with_an_error_and_a_line_in_the_log(caplog):
+    async def story(node):
+        await node.create("t")
+        app = serving(node)
+        listener = Listener(app, STREAM)
+        await asyncio.sleep(1)
+
+        async def fail(*asked, **options):
+            raise ZeroDivisionError
+
+        app.node.services.records.read = fail
+        await node.produce("t", batch_of(b"1"))
+        await listener.served
+        assert listener.events()[-1]["status"] == 500 and "ZeroDivisionError" in caplog.text
+
+    on_a_node(story)

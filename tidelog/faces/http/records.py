@@ -1,0 +1,348 @@
+"""Records over HTTP: written as JSON or as they are, and read, now or when they come.
+
+Rule 1: a request whose records are not all right writes none of them.
+Rule 2: where some partitions took their records and others did not, the answer says so for every
+        record.
+Rule 3: whoever waits and goes is waited for no more.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog.broker.record_service import (
+    EARLIEST,
+    MIB,
+    Batches,
+    NewRecord,
+    Outcome,
+    PartlyWritten,
+    ReadOutside,
+)
+from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.problems import Problem, problem_of
+from tidelog.faces.http.sockets import refuse_foreign_page
+from tidelog.faces.http.values import BASE64, SHOWN, TEXT, encode_value, show_value
+from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
+from tidelog.records import Record
+
+T = TypeVar("T")
+
+RECORDS_MAX: Final = 10_000
+WAIT_MS_MAX: Final = 30_000
+RAW: Final = ("text/plain", "application/octet-stream")
+NOBODY_READS: Final = 499
+"""As other servers note a request whose client has gone."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+# Shapes.
+
+
+class HeaderBytes(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The value of a header that is no text."""
+
+    base64: str
+
+
+HeaderValue: TypeAlias = str | HeaderBytes | list[str | HeaderBytes | None] | None
+"""Several, if the record has more than one header of that name."""
+
+
+class RecordWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A record to be written."""
+
+    value: msgspec.Raw
+    """Any JSON, which is stored as its text; or a string, as `encoding` says. Null deletes."""
+    key: str | None = None
+    headers: dict[str, HeaderValue] = msgspec.field(default_factory=dict)
+    partition: int | None = None
+    timestamp_ms: Annotated[int, msgspec.Meta(ge=0, lt=2**62)] | None = None
+    encoding: Literal["json", "text", "base64"] = "json"
+    key_encoding: Literal["text", "base64"] = "text"
+
+
+class RecordsWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Records to be written, all or, within a partition, none."""
+
+    records: Annotated[list[RecordWanted], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
+
+
+class Placed(msgspec.Struct, kw_only=True):
+    """Where a record stands."""
+
+    partition: int
+    offset: int
+
+
+class RecordsPlaced(msgspec.Struct, kw_only=True):
+    records: list[Placed]
+    """In the order of the request."""
+
+
+class RecordShown(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A record as it is read; sent back like this it would be the same bytes."""
+
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: Any
+    headers: dict[str, Any]
+    encoding: str
+    key_encoding: str = TEXT
+
+
+class RecordsFound(msgspec.Struct, kw_only=True):
+    """What a partition has from an offset on."""
+
+    records: list[RecordShown]
+    next_offset: int
+    """Where to go on."""
+    high_watermark: int
+    log_start: int
+
+
+# Writing.
+
+
+async def write_records(call: Call) -> RecordsPlaced:
+    service = call.node.services.records
+    if call.body is None:
+        records: Sequence[NewRecord] = [await _raw_record(call)]
+    else:
+        if call["key"] is not None or call["partition"] is not None:
+            raise Problem(400, f"key and partition are for a body of {' or '.join(RAW)}")
+        wanted: Sequence[RecordWanted] = call.body.records
+        size = sum(len(bytes(one.value)) + 32 for one in wanted)
+        records = await service.aside(size, partial(_new_records, wanted))
+    how = wanted_of(call, "records")
+    try:
+        outcomes = await service.produce(
+            call.path["topic"], records, once=how.once, copies=how.copies, seconds_max=how.seconds
+        )
+    except PartlyWritten as error:
+        raise _partly(error) from error
+    return RecordsPlaced(
+        records=[
+            Placed(partition=one.partition, offset=one.offset)
+            for one in outcomes
+            if one.offset is not None
+        ]
+    )
+
+
+async def _raw_record(call: Call) -> NewRecord:
+    # A page may send text without asking first.
+    refuse_foreign_page(call.node, call.request)
+    key: str | None = call["key"]
+    return NewRecord(
+        key=None if key is None else key.encode(), value=await call.request.body(),
+        partition=call["partition"],
+    )  # fmt: skip
+
+
+def _new_records(wanted: Sequence[RecordWanted]) -> list[NewRecord]:
+    found = []
+    for at, one in enumerate(wanted):
+        try:
+            found.append(
+                NewRecord(
+                    key=encode_value(one.key, one.key_encoding),
+                    value=encode_value(one.value, one.encoding),
+                    headers=tuple(_headers(one.headers)),
+                    timestamp_ms=one.timestamp_ms,
+                    partition=one.partition,
+                )
+            )
+        except Problem as error:
+            raise Problem(error.status, f"records[{at}]: {error.detail}") from None
+    return found
+
+
+def _headers(wanted: dict[str, HeaderValue]) -> list[tuple[str, bytes | None]]:
+    found: list[tuple[str, bytes | None]] = []
+    for name, values in wanted.items():
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, HeaderBytes):
+                found.append((name, encode_value(value.base64, BASE64)))
+            else:
+                found.append((name, encode_value(value, TEXT)))
+    return found
+
+
+def _partly(error: PartlyWritten) -> Problem:
+    """The status of the first failure, and what is known of each record."""
+    first = problem_of(error.error)
+    return Problem(
+        first.status, str(error), headers=first.headers,
+        **first.facts | {"records": [_told(one) for one in error.outcomes]},
+    )  # fmt: skip
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    if outcome.error is None:
+        return {"partition": outcome.partition, "offset": outcome.offset}
+    why = problem_of(outcome.error)
+    return {
+        "partition": outcome.partition,
+        "error": {"status": why.status, "detail": why.detail, **why.facts},
+    }
+
+
+# Reading.
+
+
+async def read_records(call: Call) -> Response:
+    if call["offset"] is not None and call["time_ms"] is not None:
+        raise Problem(400, "offset and time_ms both say where to begin; give one of them")
+    return await while_there(call.request, _read(call))
+
+
+async def _read(call: Call) -> Response:
+    service = call.node.services.records
+    limit, bytes_max = call["limit"], call["max_bytes"]
+    try:
+        found = await service.read(
+            call.path["topic"], call.path["partition"],
+            offset=EARLIEST if call["offset"] is None else call["offset"],
+            time_ms=call["time_ms"], wait_seconds=call["wait_ms"] / 1000, bytes_max=bytes_max,
+            records_max=limit, committed_only=call["isolation"] == "committed",
+        )  # fmt: skip
+    except ReadOutside as error:
+        raise outside(error) from error
+    show = partial(_shown_page, found, limit, bytes_max, call["encoding"])
+    return Response(await service.aside(len(found.data), show), media_type=JSON)
+
+
+def outside(error: ReadOutside) -> Problem:
+    why = problem_of(error)
+    return Problem(
+        why.status, why.detail, log_start=error.log_start, high_watermark=error.high_watermark,
+        **why.facts,
+    )  # fmt: skip
+
+
+def _shown_page(found: Batches, limit: int, bytes_max: int, encoding: str) -> bytes:
+    records, next_offset = found.unpack(limit, bytes_max)
+    return _encode(
+        RecordsFound(
+            records=[RecordShown(**show_record(record, encoding)) for record in records],
+            next_offset=next_offset, high_watermark=found.high_watermark,
+            log_start=found.log_start,
+        )
+    )  # fmt: skip
+
+
+def show_record(record: Record, encoding: str) -> dict[str, Any]:
+    """The fields of a `RecordShown`."""
+    key, key_encoding = show_value(record.key, TEXT)
+    value, value_encoding = show_value(record.value, encoding)
+    return {
+        "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": key, "value": value,
+        "headers": _show_headers(record), "encoding": value_encoding,
+        "key_encoding": BASE64 if key_encoding == BASE64 else TEXT,
+    }  # fmt: skip
+
+
+def _show_headers(record: Record) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    several = set()
+    for name, data in record.headers:
+        value, encoding = show_value(data, TEXT)
+        if encoding == BASE64:
+            value = HeaderBytes(base64=value)
+        if name not in shown:
+            shown[name] = value
+        elif name in several:
+            shown[name].append(value)
+        else:
+            several.add(name)
+            shown[name] = [shown[name], value]
+    return shown
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What `work` answers, unless its client goes first."""
+    loop = asyncio.get_running_loop()
+    working, leaving = loop.create_task(work), loop.create_task(_gone(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done() or leaving.exception() is not None:
+            return await working
+        return Response(status_code=NOBODY_READS)
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_TOPIC_UNKNOWN: Final = {404: "There is no such topic."}
+
+ENCODING: Final = Param(
+    name="encoding", choices=SHOWN, default="auto",
+    doc="How values are shown: as JSON if they are, else as text if they are, else in base64; "
+    "`text` shows JSON as text, too. Each record says which it is.",
+)  # fmt: skip
+
+OPERATIONS: Final = (
+    Operation(
+        method="POST", path="/v1/topics/{topic}/records", handler=write_records, tag="records",
+        body=RecordsWanted, raw_body=RAW, answer=RecordsPlaced,
+        params=(
+            Param(name="key", doc="Of the one record, if the body is its value."),
+            Param(
+                name="partition", kind=int, least=0,
+                doc="Of the one record, if the body is its value.",
+            ),
+            *WRITE_PARAMS,
+        ),
+        summary="Write records, or one whose value is the body.",
+        errors=_TOPIC_UNKNOWN | {
+            413: "What goes to one partition is more than `max.message.bytes`.",
+            422: "The Idempotency-Key was used for another request.",
+        },
+    ),
+    Operation(
+        method="GET", path="/v1/topics/{topic}/partitions/{partition:int}/records",
+        handler=read_records, tag="records", answer=RecordsFound,
+        params=(
+            Param(name="offset", kind=int, least=0, doc="The first wanted; the log's start."),
+            Param(name="time_ms", kind=int, least=0, doc="Begin with the first since then."),
+            Param(
+                name="limit", kind=int, default=100, least=1, most=RECORDS_MAX,
+                doc="How many at most.",
+            ),
+            Param(
+                name="wait_ms", kind=int, default=0, least=0, most=WAIT_MS_MAX,
+                doc="How long to wait if there is none.",
+            ),
+            Param(
+                name="max_bytes", kind=int, default=MIB, least=1, most=16 * MIB,
+                doc="How many bytes of keys and values at most, but for a first record.",
+            ),
+            ENCODING,
+            Param(
+                name="isolation", choices=("committed", "uncommitted"), default="committed",
+                doc="Whether records of open and aborted transactions are left out.",
+            ),
+        ),
+        summary="Read records of a partition, or wait for them.",
+        errors={
+            404: "There is no such partition.",
+            416: "The log does not hold the offset; `log_start` and `high_watermark` are told.",
+        },
+    ),
+)  # fmt: skip

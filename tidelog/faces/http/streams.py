@@ -1,0 +1,239 @@
+"""A topic's records as they come: server-sent events, or a WebSocket.
+
+Rule 1: within a partition nothing is left out, repeated or out of order, whoever comes to lead it.
+Rule 2: a cursor names the next offset of every partition. It is the client's: a node that it never
+        spoke with goes on from it.
+Rule 3: what cannot be gone on with is said, and is the end: a topic that was deleted, or offsets
+        that were.
+"""
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from tidelog.broker.record_service import (
+    LATEST,
+    MIB,
+    Batches,
+    ReadOutside,
+    RecordService,
+)
+from tidelog.errors import BrokerError, UnknownTopicOrPartition
+from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
+from tidelog.faces.http.records import ENCODING, RecordShown, outside, show_record
+from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
+from tidelog.faces.http.sockets import socket_of
+from tidelog.model import Offset
+
+PARTITIONS_MAX: Final = 256
+RECORDS_MAX: Final = 250
+"""What is read at a time; to number them keeps the loop for a millisecond."""
+WAIT_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 0.5
+_CURSOR_MAX: Final = 16 * 1024
+
+_encode: Final = msgspec.json.Encoder().encode
+_read_cursor: Final = msgspec.json.Decoder(dict[int, Offset]).decode
+
+
+class RecordStreamed(RecordShown, kw_only=True, omit_defaults=True):
+    """A record of a stream."""
+
+    partition: int
+
+
+class RecordStream:
+    """The records of some partitions of a topic from given offsets on, for one client."""
+
+    def __init__(
+        self,
+        service: RecordService,
+        topic: str,
+        topic_id: str,
+        positions: dict[int, Offset],
+        encoding: str,
+    ) -> None:
+        self._service = service
+        self._topic = topic
+        self._topic_id = topic_id
+        self._encoding = encoding
+        self._positions = positions
+        """After what was put into the feed."""
+
+    @property
+    def cursor(self) -> str:
+        return write_cursor(self._positions)
+
+    async def fill(self, feed: Feed) -> None:
+        """A `push.Source`."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._follow(number, feed)) for number in self._positions]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, number: int, feed: Feed) -> None:
+        # Together the partitions hold no more than one feed does.
+        bytes_max = max(MIB // len(self._positions), 16 * 1024)
+        offset = self._positions[number]
+        while True:
+            found = await self._read(number, offset, bytes_max)
+            shown, offset = await self._service.aside(
+                len(found.data), partial(_show, found, number, bytes_max, self._encoding)
+            )
+            if not await feed.room():
+                return
+            events = []
+            for data, after in shown:
+                self._positions[number] = after
+                events.append(Event(data, self.cursor))
+            self._positions[number] = offset  # some that nobody may see may have followed
+            feed.put(events)
+
+    async def _read(self, number: int, offset: Offset, bytes_max: int) -> Batches:
+        while True:
+            try:
+                found = await self._service.read(
+                    self._topic, number, offset=offset, wait_seconds=WAIT_SECONDS,
+                    bytes_max=bytes_max, records_max=RECORDS_MAX,
+                )  # fmt: skip
+            except ReadOutside as error:
+                raise outside(error) from error
+            except UnknownTopicOrPartition:
+                raise
+            except BrokerError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)  # nobody leads now; somebody will
+                continue
+            if found.topic != self._topic_id:
+                raise Problem(404, f"{self._topic} was deleted, and another has its name now")
+            return found
+
+
+def _show(
+    found: Batches, number: int, bytes_max: int, encoding: str
+) -> tuple[list[tuple[bytes, Offset]], Offset]:
+    """Each record as JSON with the offset after it; and after all."""
+    records, next_offset = found.unpack(RECORDS_MAX, bytes_max)
+    shown = [
+        (_encode(RecordStreamed(partition=number, **show_record(one, encoding))), one.offset + 1)
+        for one in records
+    ]
+    return shown, next_offset
+
+
+# Cursors.
+
+
+def write_cursor(positions: dict[int, Offset]) -> str:
+    return urlsafe_b64encode(_encode(positions)).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> dict[int, Offset]:
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        positions = _read_cursor(data)
+    except (ValueError, msgspec.MsgspecError):
+        positions = None
+    if positions is None or len(text) > _CURSOR_MAX or min(positions.values(), default=0) < 0:
+        raise Problem(
+            400, f"from is {text[:100]!r}; it must be earliest, latest, or the id of an event"
+        )
+    return positions
+
+
+# Beginning.
+
+
+async def open_stream(call: Call) -> RecordStream:
+    """The stream that a request asks for; a Problem if it cannot be."""
+    service, name = call.node.services.records, call.path["topic"]
+    topic = await service.topic(name)
+    count = len(topic.partitions)
+    start = call["last-event-id"] or call["from"]
+    known = {} if start in ("earliest", "latest") else read_cursor(start)
+    numbers = _numbers(call["partitions"], count, name)
+    if unknown := [number for number in known if not 0 <= number < count]:
+        raise Problem(400, f"the cursor names partition {unknown[0]}; {name} has {count}")
+    found = await asyncio.gather(
+        *(service.read(name, number, offset=LATEST, records_max=1) for number in numbers)
+    )
+    positions: dict[int, Offset] = {}
+    for number, now in zip(numbers, found, strict=True):
+        # A partition that the cursor does not know has come since it was written.
+        position = now.offset if start == "latest" else known.get(number, now.log_start)
+        if not now.log_start <= position <= now.high_watermark:
+            asked = msgspec.structs.replace(now, offset=position)
+            raise outside(ReadOutside(asked))
+        positions[number] = position
+    return RecordStream(service, name, topic.id.hex, positions, call["encoding"])
+
+
+def _numbers(text: str | None, count: int, topic: str) -> list[int]:
+    if text is None:
+        if count > PARTITIONS_MAX:
+            raise Problem(
+                400,
+                f"{topic} has {count} partitions; a stream has up to {PARTITIONS_MAX}. "
+                "Name some as partitions=0,1",
+            )
+        return list(range(count))
+    words = text.split(",")
+    if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
+        raise Problem(400, f"partitions is {text[:100]!r}; it must be numbers between commas")
+    numbers = sorted(set(map(int, words)))
+    if numbers[-1] >= count:
+        raise UnknownTopicOrPartition(f"{topic}-{numbers[-1]}")
+    if len(numbers) > PARTITIONS_MAX:
+        raise Problem(400, f"a stream has up to {PARTITIONS_MAX} partitions")
+    return numbers
+
+
+async def stream_events(call: Call) -> EventStream:
+    stream = await open_stream(call)
+    return EventStream(call.node, Feed(stream.cursor), stream.fill)
+
+
+async def stream_socket(call: Call) -> None:
+    stream = await open_stream(call)
+    await push_to_socket(call.node, socket_of(call), Feed(stream.cursor), stream.fill)
+
+
+PARAMS: Final = (
+    Param(
+        name="from", default="latest",
+        doc="earliest, latest, or a cursor: the id of the last event that was seen.",
+    ),
+    Param(name="partitions", doc="Numbers between commas; all by default."),
+    ENCODING,
+    Param(
+        name="last-event-id", is_header=True,
+        doc="As browsers send it when they connect again; stronger than `from`.",
+    ),
+)  # fmt: skip
+ERRORS: Final = {
+    404: "There is no such topic or partition.",
+    416: "A log does not hold what the cursor names any more.",
+}
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path="/v1/topics/{topic}/stream", handler=stream_events, tag="streams",
+        params=PARAMS, answer=RecordStreamed, errors=ERRORS,
+        summary="A topic's records as server-sent events, as they come.",
+    ),
+    Operation(
+        method=WEB_SOCKET, path="/v1/topics/{topic}/ws", handler=stream_socket, tag="streams",
+        params=PARAMS, answer=RecordStreamed, errors=ERRORS,
+        summary="A topic's records as messages of a WebSocket, as they come.",
+    ),
+)  # fmt: skip
