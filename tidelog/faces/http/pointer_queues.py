@@ -1,0 +1,272 @@
+"""Queues with read pointers, under the names that their users know: `/create_queue`, `/append`,
+`/read` and what lists all.
+
+Rule 1: these are POSTs with JSON whatever they do, because their clients are written so.
+Rule 2: a read that is repeated with its Idempotency-Key gets the same message. Without a key it is
+        at most once: whoever does not hear the answer has missed that message.
+Rule 3: what replicas used to tell each other is answered with what replaced it.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.broker.queues import AppendWork, CreateWork, LookWork, ReadNextWork
+from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.queues import PARAMS, SECONDS, SYNC_TIMEOUT_MS
+from tidelog.faces.http.writes import IDEMPOTENCY_KEY, KEY_MAX
+from tidelog.queues.records import request_hash
+
+CLIENT_MAX: Final = 256
+LISTED_MAX: Final = 1000
+BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class Nothing(msgspec.Struct, kw_only=True):
+    """Whatever is in the body does not matter."""
+
+
+class Listing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which page is wanted; without `after` the first."""
+
+    limit: int = LISTED_MAX
+    after: list[int | str] | None = None
+
+
+class AppendWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    queue_id: int
+    value: msgspec.Raw
+
+
+class ReadWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    queue_id: int
+    client_id: str
+
+
+class QueueMade(msgspec.Struct, kw_only=True):
+    queue_id: int
+
+
+class Appended(msgspec.Struct, kw_only=True):
+    message_id: int
+
+
+class ReadMessage(msgspec.Struct, kw_only=True):
+    """Both are null if the client has read everything."""
+
+    message_id: int | None
+    value: Any
+
+
+class QueueIds(msgspec.Struct, kw_only=True):
+    queue_ids: list[int]
+    next: list[int | str] | None
+
+
+class AllMessages(msgspec.Struct, kw_only=True):
+    messages: list[dict[str, Any]]
+    next: list[int | str] | None
+
+
+class AllPointers(msgspec.Struct, kw_only=True):
+    pointers: list[dict[str, Any]]
+    next: list[int | str] | None
+
+
+async def create_queue(call: Call) -> QueueMade:
+    queues, request = call.node.services.queues, _request(call)
+    place = await queues.place_for_new(request)
+    done = await queues.have_done(place, CreateWork(request=request), seconds=_seconds(call))
+    assert done.number is not None, "a queue that was made has an id"
+    return QueueMade(queue_id=done.number)
+
+
+async def append(call: Call) -> Appended:
+    wanted: AppendWanted = call.body
+    queues = call.node.services.queues
+    work = AppendWork(queue_id=wanted.queue_id, value=bytes(wanted.value), request=_request(call))
+    place = await queues.place_of_id(_id(wanted.queue_id))
+    done = await queues.have_done(place, work, seconds=_seconds(call))
+    assert done.number is not None, "a message that was appended has an id"
+    return Appended(message_id=done.number)
+
+
+async def read(call: Call) -> ReadMessage:
+    wanted: ReadWanted = call.body
+    if not 0 < len(wanted.client_id) <= CLIENT_MAX:
+        raise Problem(400, f"client_id has 1 to {CLIENT_MAX} characters")
+    queues = call.node.services.queues
+    work = ReadNextWork(queue_id=wanted.queue_id, client=wanted.client_id, request=_request(call))
+    place = await queues.place_of_id(_id(wanted.queue_id))
+    found = (await queues.have_done(place, work, seconds=_seconds(call))).messages
+    if not found:
+        return ReadMessage(message_id=None, value=None)
+    return ReadMessage(message_id=found[0].offset, value=msgspec.Raw(found[0].value))
+
+
+# Listing.
+
+
+async def get_all_queues(call: Call) -> QueueIds:
+    found = sorted(one for look in await _look(call) for one in look["pointer"])
+    after = int(call.body.after[0]) if call.body.after else -1
+    ids, more = _page([one for one in found if one > after], call)
+    return QueueIds(queue_ids=ids, next=[ids[-1]] if more else None)
+
+
+async def get_all_pointers(call: Call) -> AllPointers:
+    found = sorted(tuple(one) for look in await _look(call) for one in look["pointers"])
+    after = tuple(call.body.after) if call.body.after else None
+    if after is not None:
+        found = [one for one in found if one[:2] > after]
+    rows, more = _page(found, call)
+    pointers = [{"queue_id": q, "client_id": c, "message_id": m} for q, c, m in rows]
+    return AllPointers(pointers=pointers, next=list(rows[-1][:2]) if more else None)
+
+
+async def get_all_messages(call: Call) -> AllMessages:
+    """Queue by queue, up to a bound in number and in bytes."""
+    queues = call.node.services.queues
+    first, beyond = -1, -1
+    if call.body.after:
+        if len(call.body.after) != 2 or not all(isinstance(n, int) for n in call.body.after):
+            raise Problem(400, "after is what an answer had as next")
+        first, beyond = (int(n) for n in call.body.after)
+    ids = sorted(one for look in await _look(call) for one in look["pointer"] if one >= first)
+    messages: list[dict[str, Any]] = []
+    size = 0
+    for queue_id in ids:
+        after = beyond if queue_id == first else -1
+        place = await queues.place_of_id(queue_id)
+        while True:
+            left = _limit(call) - len(messages)
+            if left <= 0 or size > BYTES_MAX:
+                last = messages[-1]
+                return AllMessages(messages=messages, next=[last["queue_id"], last["message_id"]])
+            work = LookWork(queue_id=queue_id, after=after, limit=min(left, 100))
+            found = (await queues.have_done(place, work, seconds=SECONDS)).messages
+            if not found:
+                break
+            for one in found:
+                size += len(one.value)
+                messages.append(
+                    {
+                        "message_id": one.offset, "queue_id": queue_id,
+                        "value": msgspec.Raw(one.value),
+                    }
+                )  # fmt: skip
+            after = found[-1].offset
+    return AllMessages(messages=messages, next=None)
+
+
+async def broker_info(call: Call) -> dict[str, Any]:
+    broker = call.broker
+    queues = call.node.services.queues
+    await queues.ready()
+    topic = broker.image.topics[queues.topic]
+    leads = [n for n, one in enumerate(topic.partitions) if one.leader == broker.node_id]
+    return {
+        "broker_id": broker.node_id, "is_leader": bool(leads), "leads_partitions": leads,
+        "leader_id": broker.member.quorum.raft.leader,
+        "url": None if broker.http is None else f"http://{broker.http}",
+        "peer_urls": [
+            f"http://{one.http}" for one in broker.image.brokers.values() if one.http is not None
+        ],
+        "ready": call.node.is_serving,
+    }  # fmt: skip
+
+
+async def _look(call: Call) -> list[dict[str, Any]]:
+    queues = call.node.services.queues
+    return [
+        (await queues.have_done(place, LookWork(), seconds=SECONDS)).document
+        for place in await queues.places()
+    ]
+
+
+def _limit(call: Call) -> int:
+    limit: int = call.body.limit
+    if not 0 < limit <= LISTED_MAX:
+        raise Problem(400, f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
+    return limit
+
+
+def _page(found: list[Any], call: Call) -> tuple[list[Any], bool]:
+    limit = _limit(call)
+    return found[:limit], len(found) > limit
+
+
+def _id(queue_id: int) -> int:
+    if not 0 <= queue_id < 2**62:
+        raise Problem(404, f"there is no queue {queue_id}; POST /create_queue makes one")
+    return queue_id
+
+
+def _request(call: Call) -> bytes:
+    key = call[IDEMPOTENCY_KEY.name]
+    if key is not None and not 0 < len(key) <= KEY_MAX:
+        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
+    return request_hash(None if key is None else f"{call.operation.path} {key}")
+
+
+def _seconds(call: Call) -> float:
+    found: float = call[SYNC_TIMEOUT_MS.name] / 1000
+    return found
+
+
+# What is no more.
+
+_REPLACED: Final = {
+    "/apply_create_queue": "replicas copy the log of `__queues`; POST /create_queue makes a queue",
+    "/apply_append": "replicas copy the log of `__queues`; POST /append adds a message",
+    "/apply_set_pointer": "replicas copy the log of `__queues`; POST /read moves a pointer",
+    "/heartbeat": "nodes heartbeat to their quorum by themselves; GET /v1/cluster shows who leads",
+    "/set_follower_urls": "followers are chosen by the cluster; see POST /v1/reassignments",
+    "/set_peer_urls": "peers find each other by --quorum; see GET /v1/cluster",
+}
+
+
+async def replaced(call: Call) -> None:
+    raise Problem(410, f"{call.operation.path} is not needed: {_REPLACED[call.operation.path]}")
+
+
+def _listing(path: str, handler: Any, answer: Any, summary: str) -> Operation:
+    return Operation(
+        method="POST", path=path, handler=handler, tag="queues with pointers", body=Listing,
+        answer=answer, summary=summary,
+    )  # fmt: skip
+
+
+_MISSING: Final = {404: "There is no such queue."}
+
+OPERATIONS: Final = (
+    Operation(
+        method="POST", path="/create_queue", handler=create_queue, tag="queues with pointers",
+        body=Nothing, answer=QueueMade, params=PARAMS, summary="Make a queue.",
+    ),
+    Operation(
+        method="POST", path="/append", handler=append, tag="queues with pointers",
+        body=AppendWanted, answer=Appended, params=PARAMS, errors=_MISSING,
+        summary="Add a message to a queue.",
+    ),
+    Operation(
+        method="POST", path="/read", handler=read, tag="queues with pointers", body=ReadWanted,
+        answer=ReadMessage, params=PARAMS, errors=_MISSING,
+        summary="Get the next message that this client has not read, and move its pointer on.",
+    ),
+    Operation(
+        method="POST", path="/broker_info", handler=broker_info, tag="queues with pointers",
+        body=Nothing, summary="Which node this is, and what it leads.",
+    ),
+    _listing("/get_all_queues", get_all_queues, QueueIds, "List the queues."),
+    _listing("/get_all_messages", get_all_messages, AllMessages, "List all messages."),
+    _listing("/get_all_pointers", get_all_pointers, AllPointers, "List how far clients have read."),
+    *(
+        Operation(
+            method="POST", path=path, handler=replaced, tag="queues with pointers",
+            summary="No more.", is_hidden=True, needs_cluster=False, errors={410: "No more."},
+        )
+        for path in _REPLACED
+    ),
+)  # fmt: skip
