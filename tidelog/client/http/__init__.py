@@ -7,9 +7,8 @@
     tokens.py     how far a bucket was seen
     sse.py        server-sent events: bytes in, events out
     core.py       a request until it is answered, a stream until it ends
-    kv.py         buckets       \\
-    topics.py     topics         > what each call asks, as plans
-    admin.py      the cluster   /
+    kv.py, topics.py, replication.py, admin.py
+                  what each call asks, as plans
     transport.py  what the drivers share of httpx
     surface.py    plans as methods
     blocking.py   Client

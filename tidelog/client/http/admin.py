@@ -59,26 +59,6 @@ class ClientPlans:
         )  # fmt: skip
 
 
-class ReplicationPlans:
-    """How replicas stand."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def status(self) -> Plan[Document]:
-        """The replicas with their lag: `status["replicas"][i]["lag_ms"]`."""
-        found: Document = yield from self._core.ask(Ask(method="GET", path="/health/replication"))
-        return found
-
-    def details(self, *topics: str) -> Plan[Document]:
-        """The followers of one node's leaders, its own followers, and catch-ups."""
-        query = {"topics": ",".join(topics) if topics else None}
-        found: Document = yield from self._core.ask(
-            Ask(method="GET", path="/v1/replication", query=query)
-        )
-        return found
-
-
 class GroupsPlans:
     """Consumer groups."""
 

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import httpx
 
-from tidelog.client.http.admin import BrokersPlans, ClientPlans, GroupsPlans, ReplicationPlans
+from tidelog.client.http.admin import BrokersPlans, ClientPlans, GroupsPlans
 from tidelog.client.http.core import Settings
 from tidelog.client.http.effects import (
     Apply,
@@ -27,6 +27,7 @@ from tidelog.client.http.effects import (
     Wait,
 )
 from tidelog.client.http.kv import KvPlans
+from tidelog.client.http.replication import ReplicationPlans
 from tidelog.client.http.surface import like
 from tidelog.client.http.topics import TopicPlans, TopicsPlans
 from tidelog.client.http.transport import (

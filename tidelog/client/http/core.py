@@ -74,6 +74,8 @@ class Ask:
     place: Place | None = None
     is_local: bool = False
     """Whether any replica may answer: then it is for the nodes that were given."""
+    origin: str | None = None
+    """The one node that is meant."""
     idempotency_key: str | None = None
     seconds_max: float | None = None
     retries: int | None = None
@@ -191,7 +193,7 @@ class Core:
         retries = self.settings.retries if ask.retries is None else ask.retries
         while True:
             yield from self.look(ask.place)
-            origin = self.routes.pick(ask.target)
+            origin = ask.origin or self.routes.pick(ask.target)
             reply = yield from self._send_to(origin, ask)
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 self.routes.answered(origin)

@@ -187,7 +187,12 @@ class Routes:
             del self._names[next(iter(self._names))]
         return place.topic not in self._asked
 
-    def _read(self, document: Any) -> Known:
+    def nodes_of(self, document: Any) -> Sequence[str]:
+        """Every node that serves, as `/v1/cluster` has it; or just those that were given."""
+        origins = self._origins(document) if self._discover else {}
+        return tuple(origins.values()) or self.given
+
+    def _origins(self, document: Any) -> dict[int, str]:
         origins: dict[int, str] = {}
         for broker in document["brokers"]:
             http = broker["http"]
@@ -196,8 +201,11 @@ class Routes:
             origin = origin_of(f"{self.scheme}://{http}")
             if urlsplit(origin).hostname not in _EVERYWHERE:
                 origins[int(broker["id"])] = origin
+        return origins
+
+    def _read(self, document: Any) -> Known:
         leaders = {
             topic["name"]: tuple(partition["leader"] for partition in topic["partitions"])
             for topic in document["topics"]
         }
-        return Known(origins=origins, leaders=leaders)
+        return Known(origins=self._origins(document), leaders=leaders)

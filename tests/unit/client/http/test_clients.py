@@ -197,7 +197,7 @@ def test_a_real_connection_that_is_refused_is_said_to_be():
 
 def test_the_rest_of_the_face_can_be_asked():
     fleet = Fleet()
-    for path in ("/health/replication", "/v1/replication", "/v1/cluster", "/v1/groups/g"):
+    for path in ("/v1/replication", "/v1/cluster", "/v1/groups/g"):
         fleet.says(path, ok({"path": path}))
     fleet.says("/v1/groups", ok({"groups": [{"group": "g"}]}))
     fleet.says("/v1/groups/g/reset", ok({}))
@@ -206,7 +206,6 @@ def test_the_rest_of_the_face_can_be_asked():
         fleet.says(path, ok({"path": path}))
     client = fleet.client()
 
-    assert client.replication.status()["path"] == "/health/replication"
     assert client.replication.details("t")["path"] == "/v1/replication"
     assert client.cluster("a", "b")["path"] == "/v1/cluster"
     assert fleet.asked[-1].query == {"topics": "a,b"}
