@@ -104,7 +104,9 @@ class Feed:
                 async with asyncio.timeout(SLOW_SECONDS):
                     await self._taken.wait()
             except TimeoutError:
-                self._drop()
+                self._drop(
+                    f"nothing was read for {SLOW_SECONDS:g} s while {self._bytes_max} bytes waited"
+                )
         return not self.is_over
 
     def put(self, events: Sequence[Event]) -> None:
@@ -114,6 +116,15 @@ class Feed:
             self._bytes += sum(len(event.data) + len(event.cursor) for event in events)
             self._filled.set()
 
+    def offer(self, event: Event) -> bool:
+        """Add an event if there is room; a client without any is let go. Whether it was added."""
+        if not self.is_over and self._bytes >= self._bytes_max:
+            self._drop(f"{self._bytes_max} bytes waited to be read")
+        if self.is_over:
+            return False
+        self.put([event])
+        return True
+
     def end(self, kind: str, close_code: int, facts: dict[str, Any]) -> None:
         """Tell the client, after all that it has still to hear, why there is no more."""
         if self._end is None:
@@ -121,10 +132,9 @@ class Feed:
             self._filled.set()
             self._taken.set()
 
-    def _drop(self) -> None:
+    def _drop(self, why: str) -> None:
         self._events.clear()
         self._bytes = 0
-        why = f"nothing was read for {SLOW_SECONDS:g} s while {self._bytes_max} bytes waited"
         detail = f"{why}; connect again with this cursor, and read faster"
         self.end("dropped", TRY_AGAIN, {"reason": "slow", "detail": detail})
 

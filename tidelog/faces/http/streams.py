@@ -9,6 +9,7 @@ Rule 3: what cannot be gone on with is said, and is the end: a topic that was de
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -47,6 +48,11 @@ class RecordStreamed(RecordShown, kw_only=True, omit_defaults=True):
     partition: int
 
 
+Show = Callable[[Batches, int, int], tuple[list[tuple[bytes, Offset]], Offset]]
+"""What is told of some batches of a partition, up to a size: each event as JSON with the offset
+after it; and after all."""
+
+
 class RecordStream:
     """The records of some partitions of a topic from given offsets on, for one client."""
 
@@ -56,12 +62,12 @@ class RecordStream:
         topic: str,
         topic_id: str,
         positions: dict[int, Offset],
-        encoding: str,
+        show: "Show",
     ) -> None:
         self._service = service
         self._topic = topic
         self._topic_id = topic_id
-        self._encoding = encoding
+        self._show = show
         self._positions = positions
         """After what was put into the feed."""
 
@@ -87,7 +93,7 @@ class RecordStream:
         while True:
             found = await self._read(number, offset, bytes_max)
             shown, offset = await self._service.aside(
-                len(found.data), partial(_show, found, number, bytes_max, self._encoding)
+                len(found.data), partial(self._show, found, number, bytes_max)
             )
             if not await feed.room():
                 return
@@ -119,8 +125,8 @@ class RecordStream:
             return found
 
 
-def _show(
-    found: Batches, number: int, bytes_max: int, encoding: str
+def show_records(
+    encoding: str, found: Batches, number: int, bytes_max: int
 ) -> tuple[list[tuple[bytes, Offset]], Offset]:
     """Each record as JSON with the offset after it; and after all."""
     records, next_offset = found.unpack(RECORDS_MAX, bytes_max)
@@ -156,12 +162,20 @@ def read_cursor(text: str) -> dict[int, Offset]:
 
 async def open_stream(call: Call) -> RecordStream:
     """The stream that a request asks for; a Problem if it cannot be."""
-    service, name = call.node.services.records, call.path["topic"]
+    return await begin_stream(
+        call.node.services.records, call.path["topic"], call["last-event-id"] or call["from"],
+        partial(show_records, call["encoding"]), call["partitions"],
+    )  # fmt: skip
+
+
+async def begin_stream(
+    service: RecordService, name: str, start: str, show: Show, partitions: str | None = None
+) -> RecordStream:
+    """The stream of a topic from `start` on: earliest, latest, or a cursor."""
     topic = await service.topic(name)
     count = len(topic.partitions)
-    start = call["last-event-id"] or call["from"]
     known = {} if start in ("earliest", "latest") else read_cursor(start)
-    numbers = _numbers(call["partitions"], count, name)
+    numbers = _numbers(partitions, count, name)
     if unknown := [number for number in known if not 0 <= number < count]:
         raise Problem(400, f"the cursor names partition {unknown[0]}; {name} has {count}")
     found = await asyncio.gather(
@@ -175,7 +189,7 @@ async def open_stream(call: Call) -> RecordStream:
             asked = msgspec.structs.replace(now, offset=position)
             raise outside(ReadOutside(asked))
         positions[number] = position
-    return RecordStream(service, name, topic.id.hex, positions, call["encoding"])
+    return RecordStream(service, name, topic.id.hex, positions, show)
 
 
 def _numbers(text: str | None, count: int, topic: str) -> list[int]:

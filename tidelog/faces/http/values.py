@@ -69,6 +69,22 @@ def show_value(data: bytes | None, encoding: str = AUTO) -> tuple[Any, str]:
     return b64encode(data).decode(), BASE64
 
 
+def show_key(data: bytes) -> tuple[str, str]:
+    """A key as an answer holds it, and its encoding: text, if it is any."""
+    try:
+        return data.decode(), TEXT
+    except UnicodeDecodeError:
+        return b64encode(data).decode(), BASE64
+
+
+def show_stored(data: bytes) -> tuple[Any, str]:
+    """A value that is there, as an answer holds it. Where null is a value, too, it is JSON."""
+    text, encoding = show_key(data)
+    if encoding == TEXT and is_json(data):
+        return msgspec.Raw(data), JSON
+    return text, encoding
+
+
 def is_json(data: bytes) -> bool:
     """Whether these bytes, which are UTF-8, are one JSON document."""
     try:

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.broker.node import batch_of, on_a_node
 from tests.unit.faces.http.test_app import Answer, ask, face
-from tidelog.broker.record_service import RecordService
+from tidelog.broker.services import Services
 from tidelog.faces.http.app import make_app
 from tidelog.records import Record, encode_batch
 
@@ -20,7 +19,7 @@ READ = "/v1/topics/t/partitions/0/records"
 def serving(node) -> Any:
     """The application of a node that has its services."""
     found = face(node)
-    found.services = SimpleNamespace(records=RecordService(node.broker))
+    found.services = Services(node.broker)
     found.stop_wanted = asyncio.get_running_loop().create_future()
     app = make_app(found)
     app.node = found  # type: ignore[attr-defined]

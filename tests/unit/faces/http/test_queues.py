@@ -1,0 +1,143 @@
+"""Queues over HTTP, with receipts and with pointers."""
+
+import json
+
+import pytest
+
+from tests.unit.broker.node import on_a_node
+from tests.unit.faces.http.test_app import ask
+from tests.unit.faces.http.test_records import serving
+
+JSON = {"content-type": "application/json"}
+
+
+async def post(app, path, body=None, *, method="POST", key=None):
+    headers = JSON | ({} if key is None else {"idempotency-key": key})
+    chunks = (json.dumps({} if body is None else body).encode(),)
+    return await ask(app, path, method=method, headers=headers, chunks=chunks)
+
+
+def with_an_app(story):
+    async def on(node):
+        await story(serving(node))
+
+    on_a_node(on)
+
+
+def test_a_message_is_published_received_and_acknowledged():
+    async def story(app):
+        made = await post(app, "/v1/queues/jobs", {"visibility_ms": 5000}, method="PUT")
+        again = await post(app, "/v1/queues/jobs", {"visibility_ms": 6000}, method="PUT")
+        assert (made.status, again.status) == (201, 200)
+        message = {"value": {"n": 1}, "attributes": {"a": "b"}, "key": "k"}
+        published = await post(app, "/v1/queues/jobs/messages", {"messages": [message]})
+
+        received = (await post(app, "/v1/queues/jobs/receive", {})).json["messages"]
+
+        assert (published.status, published.json) == (201, {"ids": [received[0]["id"]]})
+        assert received[0]["value"] == {"n": 1}
+        assert (received[0]["attributes"], received[0]["key"]) == ({"a": "b"}, "k")
+        shown = (await ask(app, "/v1/queues/jobs")).json
+        assert (shown["depth"], shown["in_flight"], shown["visibility_ms"]) == (1, 1, 6000)
+        receipts = {"receipts": [received[0]["receipt"]]}
+        assert (await post(app, "/v1/queues/jobs/ack", receipts)).json == {
+            "results": [{"receipt": received[0]["receipt"], "outcome": "done"}]
+        }
+        gone = await post(app, "/v1/queues/jobs/ack", receipts)
+        assert (gone.status, gone.json["results"][0]["outcome"]) == (404, "unknown")
+        assert (await ask(app, "/v1/queues")).json == {"queues": ["jobs"], "next": None}
+
+    with_an_app(story)
+
+
+def test_what_is_dead_has_a_name_of_its_own_and_comes_back():
+    async def story(app):
+        await post(app, "/v1/queues/jobs", {"max_deliveries": 1}, method="PUT")
+        await post(app, "/v1/queues/jobs/messages", {"messages": [{"value": 1}, {"value": 2}]})
+        for _ in range(2):
+            [got] = (await post(app, "/v1/queues/jobs/receive", {})).json["messages"]
+            await post(app, "/v1/queues/jobs/nack", {"receipts": [got["receipt"]]})
+
+        assert (await ask(app, "/v1/queues/jobs")).json["dead"] == 2
+        [dead] = (await post(app, "/v1/queues/jobs.dead/receive", {})).json["messages"]
+        assert dead["value"] == 1
+        assert (await post(app, "/v1/queues/jobs/redrive")).json == {"messages": 1}
+        [back] = (await post(app, "/v1/queues/jobs/receive", {})).json["messages"]
+        assert (back["value"], back["delivery_count"]) == (2, 1)
+        purged = await post(app, "/v1/queues/jobs.dead/purge")
+        assert purged.json == {"messages": 0}  # somebody has the other one
+
+    with_an_app(story)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "word"),
+    [
+        ("/v1/queues/none/receive", {}, 404, "PUT /v1/queues/none"),
+        ("/v1/queues/jobs/receive", {"max": 0}, 400, "max is 0"),
+        ("/v1/queues/jobs/receive", {"maximum": 1}, 400, "max, wait_ms"),
+        ("/v1/queues/jobs/messages", {"messages": []}, 400, "messages is 0"),
+        ("/v1/queues/jobs.dead/messages", {"messages": [{"value": 1}]}, 400, "publish to 'jobs'"),
+        ("/v1/queues/jobs/messages", {"messages": [{"value": 1, "delay_ms": -1}]}, 400, "delay_ms"),
+        ("/v1/queues/jobs/ack", {"receipts": ["x"]}, 404, "unknown"),
+        ("/v1/queues/jobs/extend", {"receipts": ["x"]}, 400, "visibility_ms"),
+        ("/append", {"queue_id": 99, "value": 1}, 404, "create_queue"),
+        ("/append", {"queue_id": 99}, 400, "value"),
+        ("/read", {"queue_id": 99, "client_id": ""}, 400, "client_id"),
+        ("/apply_append", {}, 410, "POST /append"),
+        ("/set_peer_urls", {}, 410, "--quorum"),
+    ],
+)
+def test_bad_input_is_a_problem_that_says_what_to_do(path, body, status, word):
+    async def story(app):
+        await post(app, "/v1/queues/jobs", {}, method="PUT")
+        answer = await post(app, path, body)
+
+        assert (answer.status, word in answer.json["detail"]) == (status, True), answer.body
+
+    with_an_app(story)
+
+
+def test_queues_with_pointers_work_as_their_users_know_them():
+    async def story(app):
+        queue = (await post(app, "/create_queue")).json["queue_id"]
+        ids = [
+            (await post(app, "/append", {"queue_id": queue, "value": value})).json["message_id"]
+            for value in (1, "two", {"three": 3})
+        ]
+        assert ids == sorted(ids)
+        me = {"queue_id": queue, "client_id": "me"}
+
+        found = [(await post(app, "/read", me)).json for _ in range(2)]
+        assert found == [
+            {"message_id": ids[0], "value": 1}, {"message_id": ids[1], "value": "two"},
+        ]  # fmt: skip
+        assert (await post(app, "/get_all_queues")).json["queue_ids"] == [queue]
+        assert (await post(app, "/get_all_pointers")).json["pointers"] == [
+            {"queue_id": queue, "client_id": "me", "message_id": ids[1]}
+        ]
+        first = (await post(app, "/get_all_messages", {"limit": 2})).json
+        rest = (await post(app, "/get_all_messages", {"after": first["next"]})).json
+        values = [one["value"] for one in first["messages"] + rest["messages"]]
+        assert (values, rest["next"]) == ([1, "two", {"three": 3}], None)
+        assert (await post(app, "/read", me)).json["value"] == {"three": 3}
+        assert (await post(app, "/read", me)).json == {"message_id": None, "value": None}
+        assert (await post(app, "/broker_info")).json["is_leader"] is True
+
+    with_an_app(story)
+
+
+def test_a_request_that_is_repeated_with_its_key_has_the_same_answer():
+    async def story(app):
+        made = [await post(app, "/create_queue", key="c") for _ in range(2)]
+        assert made[0].json == made[1].json
+        queue = made[0].json["queue_id"]
+        body = {"queue_id": queue, "value": 1}
+        appended = [(await post(app, "/append", body, key="a")).json for _ in range(2)]
+        assert appended[0] == appended[1]
+        me = {"queue_id": queue, "client_id": "me"}
+        read = [(await post(app, "/read", me, key="r")).json for _ in range(2)]
+        assert read[0] == read[1] == {"message_id": appended[0]["message_id"], "value": 1}
+        assert (await post(app, "/read", me)).json["message_id"] is None
+
+    with_an_app(story)

@@ -1,0 +1,58 @@
+"""Changes of keys as a client hears of them."""
+
+import json
+
+from tests.unit.broker.node import on_a_node
+from tests.unit.faces.http.test_app import ask
+from tests.unit.faces.http.test_records import serving
+from tests.unit.faces.http.test_streams import Listener
+
+JSON = {"content-type": "application/json"}
+
+
+async def put(app, key, value):
+    body = (json.dumps({"value": value}).encode(),)
+    answer = await ask(app, f"/v1/kv/b/{key}", method="PUT", headers=JSON, chunks=body)
+    assert answer.status == 200, answer.body
+
+
+async def delete(app, key):
+    assert (await ask(app, f"/v1/kv/b/{key}", method="DELETE")).status == 200
+
+
+def test_who_watches_hears_of_every_change_and_goes_on_from_a_cursor():
+    async def story(node):
+        app = serving(node)
+        await put(app, "a/1", {"n": 1})
+        listener = Listener(app, "/v1/kv/b:watch?from=start&prefix=a/")
+
+        assert await listener.hear(1) == [{"n": 1}]
+        await put(app, "other", 0)
+        await put(app, "a/2", None)
+        await delete(app, "a/1")
+        assert await listener.hear(3) == [{"n": 1}, None, None]
+        heard = listener.events()
+        assert [(one["key"], one["version"]) for one in heard] == [
+            ("a/1", 0),
+            ("a/2", 2),
+            ("a/1", 3),
+        ]
+        await listener.hang_up()
+
+        again = Listener(app, f"/v1/kv/b:watch?prefix=a/&from={heard[1]['cursor']}")
+        await again.hear(1)
+        assert again.events()[0]["version"] == 3
+        await again.hang_up()
+
+    on_a_node(story)
+
+
+def test_what_is_no_bucket_cannot_be_watched():
+    async def story(node):
+        app = serving(node)
+        await node.create("plain")
+
+        assert (await ask(app, "/v1/kv/none:watch")).status == 404
+        assert (await ask(app, "/v1/kv/plain:watch")).status == 400
+
+    on_a_node(story)

@@ -1,0 +1,98 @@
+"""Changes of a bucket's keys as they come: server-sent events, or a WebSocket.
+
+Rule: who watches from a cursor on hears of the newest state of every key that was changed since, in
+the order of the changes. Older values of a key may be gone: a bucket is compacted.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.broker.record_service import Batches
+from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.push import EventStream, Feed, push_to_socket
+from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
+from tidelog.faces.http.sockets import socket_of
+from tidelog.faces.http.streams import RECORDS_MAX, RecordStream, begin_stream
+from tidelog.faces.http.values import show_key, show_stored
+from tidelog.model import Offset
+from tidelog.views.kv import entry_of
+
+_encode: Final = msgspec.json.Encoder().encode
+_STARTS: Final = {"now": "latest", "start": "earliest"}
+
+
+class KeyChanged(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A key was set, or with a null value deleted."""
+
+    key: str
+    value: Any
+    version: int
+    expires_at_ms: int | None = None
+    encoding: str = "json"
+    key_encoding: str = "text"
+
+
+def _show(
+    prefix: bytes, found: Batches, number: int, bytes_max: int
+) -> tuple[list[tuple[bytes, Offset]], Offset]:
+    records, next_offset = found.unpack(RECORDS_MAX, bytes_max)
+    shown = []
+    for record in records:
+        if record.key is None or not record.key.startswith(prefix):
+            continue
+        entry = entry_of(record)
+        key, key_encoding = show_key(entry.key)
+        value, encoding = (None, "json") if entry.value is None else show_stored(entry.value)
+        change = KeyChanged(
+            key=key, value=value, version=entry.version, expires_at_ms=entry.expires_at_ms,
+            encoding=encoding, key_encoding=key_encoding,
+        )  # fmt: skip
+        shown.append((_encode(change), record.offset + 1))
+    return shown, next_offset
+
+
+async def _open(call: Call) -> RecordStream:
+    bucket = call.path["bucket"]
+    call.node.services.kv.places(bucket)  # it must be one
+    start = call["last-event-id"] or call["from"]
+    show = partial(_show, (call["prefix"] or "").encode())
+    return await begin_stream(call.node.services.records, bucket, _STARTS.get(start, start), show)
+
+
+async def watch_events(call: Call) -> EventStream:
+    stream = await _open(call)
+    return EventStream(call.node, Feed(stream.cursor), stream.fill)
+
+
+async def watch_socket(call: Call) -> None:
+    stream = await _open(call)
+    await push_to_socket(call.node, socket_of(call), Feed(stream.cursor), stream.fill)
+
+
+PARAMS: Final = (
+    Param(name="prefix", doc="Only keys that begin with it."),
+    Param(
+        name="from", default="now",
+        doc="now, start (all keys first), or a cursor: the id of the last event that was seen.",
+    ),
+    Param(
+        name="last-event-id", is_header=True,
+        doc="As browsers send it when they connect again; stronger than `from`.",
+    ),
+)  # fmt: skip
+_ERRORS: Final = {404: "There is no such bucket.", 416: "The cursor's place is gone; begin anew."}
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET", path="/v1/kv/{bucket}:watch", handler=watch_events, tag="key-value",
+        params=PARAMS, answer=KeyChanged, errors=_ERRORS,
+        summary="Hear of every change of a bucket's keys, by server-sent events.",
+    ),
+    Operation(
+        method=WEB_SOCKET, path="/v1/kv/{bucket}:watch", handler=watch_socket, tag="key-value",
+        params=PARAMS, answer=KeyChanged, errors=_ERRORS,
+        summary="Hear of every change of a bucket's keys, over a WebSocket.",
+    ),
+)  # fmt: skip
