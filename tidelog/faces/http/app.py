@@ -26,7 +26,17 @@ from tidelog.client.cluster import Refused
 from tidelog.client.wire import ConnectionFailed
 from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError, ConfigError
-from tidelog.faces.http import admin, cluster, kv, operations, probes, replication
+from tidelog.faces.http import (
+    admin,
+    cluster,
+    kv,
+    operations,
+    probes,
+    records,
+    replication,
+    streams,
+    topics,
+)
 from tidelog.faces.http.api import Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -47,7 +57,10 @@ ENDLESS: Final = "tidelog.endless"
 def all_operations() -> tuple[Operation, ...]:
     """Everything that the face offers; what is asked for most comes first."""
     return (
+        *records.OPERATIONS,
         *kv.OPERATIONS,
+        *topics.OPERATIONS,
+        *streams.OPERATIONS,
         *probes.OPERATIONS,
         *cluster.OPERATIONS,
         *replication.OPERATIONS,
