@@ -3,6 +3,7 @@
     setting.py      one setting
     topic.py        those of a topic
     node.py         those of a node, and where they come from
+    seed.py         the keys of files for a master and its replicas, and what they are here
     reference.py    all of them as a document
 
 Rule 1: a setting's name is its field's name with dots for underscores (`retention_ms` is

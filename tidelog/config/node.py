@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.config.quorum import parse_quorum
+from tidelog.config.seed import SEED_KEYS, translate
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
@@ -194,6 +195,56 @@ class NodeConfig:
     queues_topic_num_partitions: int = setting(
         8, "Partitions of __queues; fixed once it exists.", least=1, most=1000
     )
+    http_min_replicas_ack: int = setting(
+        -1,
+        "How many replicas beside the leader must hold a write over HTTP that does not say it "
+        "(`min_replicas_ack`); 0: the leader alone. -1: what the topic demands.",
+        least=-1,
+        most=100,
+    )
+    http_sync_timeout_ms: int = setting(
+        30_000,
+        "How long a write over HTTP waits to be committed that does not say it "
+        "(`sync_timeout_ms`).",
+        least=1,
+        most=300_000,
+    )
+    replication_lagging_ms: int = setting(
+        100,
+        "A replica in sync that has lacked records for longer is called lagging "
+        "(`/health/replication`); it stays in sync until replica.lag.time.max.ms.",
+        least=1,
+    )
+    replication_stream_batch_size: int = setting(
+        100, "Once there is a replication stream: entries that it sends together, at most.", least=1
+    )
+    replication_stream_batch_timeout_ms: int = setting(
+        10,
+        "Once there is a replication stream: how long entries wait for others to go with.",
+        least=0,
+    )
+    replication_stream_compression: bool = setting(
+        True, "Once there is a replication stream: whether what it sends is compressed."
+    )
+    replication_stream_compression_threshold: int = setting(
+        1024, "Once there is a replication stream: the least bytes that it compresses.", least=0
+    )
+    replication_stream_full_sync_threshold: int = setting(
+        10_000,
+        "Once there is a replication stream: a replica that lacks more begins with a snapshot.",
+        least=0,
+    )
+    replication_stream_heartbeat_interval_ms: int = setting(
+        1000,
+        "Once there is a replication stream: how often it says that it lives, if it has nothing "
+        "to send.",
+        least=10,
+    )
+    replication_stream_replica_timeout_secs: int = setting(
+        30,
+        "Once there is a replication stream: how long a replica may be silent before it is let go.",
+        least=1,
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""
@@ -235,9 +286,10 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
         "catchup.threshold.records", "connections.max", "connections.max.idle.ms",
         "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes",
         "follower.replication.throttled.rate", "frame.timeout.ms",
-        "http.max.body.bytes", "idempotency.window.ms", "leader.replication.throttled.rate",
+        "http.max.body.bytes", "http.min.replicas.ack", "http.sync.timeout.ms",
+        "idempotency.window.ms", "leader.replication.throttled.rate",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
-        "producer.id.expiration.ms", "socket.request.max.bytes",
+        "producer.id.expiration.ms", "replication.lagging.ms", "socket.request.max.bytes",
     }
 )  # fmt: skip
 """What may be changed while a node runs; everything else needs a restart."""
@@ -273,8 +325,15 @@ def node_config(*sources: Mapping[str, object]) -> NodeConfig:
     """The node's config from its sources, the later the stronger."""
     merged: dict[str, object] = {}
     for source in sources:
-        merged.update(source)
+        merged.update(translate(source, merged))
     config = _parse(merged)
+    if config.broker_heartbeat_interval_ms >= config.broker_session_timeout_ms:
+        raise ConfigError(
+            f"broker.heartbeat.interval.ms is {config.broker_heartbeat_interval_ms}, but a node "
+            f"that is silent for broker.session.timeout.ms, {config.broker_session_timeout_ms}, "
+            "leads nothing; raise that, too (replication.replica_timeout_secs is the same), or "
+            "lower the first"
+        )
     check_together(config.topic_defaults, TOPIC_DEFAULT_PREFIX)
     return config
 
@@ -289,7 +348,8 @@ def _parse(values: Mapping[str, object]) -> NodeConfig:
         elif topic_key != name and topic_key in TOPIC_SETTINGS:
             for_topics[topic_key] = value
         else:
-            raise ConfigError(f"there is no setting {name!r}" + similar(name, all_node_settings()))
+            known = [*all_node_settings(), *SEED_KEYS]
+            raise ConfigError(f"there is no setting {name!r}" + similar(name, known))
     config = NodeConfig(**own)  # type: ignore[arg-type]
     for name in ("kafka", "http", "peer", "kafka_advertised"):
         if value := getattr(config, name):
@@ -323,7 +383,7 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     """The settings in `TIDELOG_*`; other variables of that prefix are left to who reads them."""
-    known = all_node_settings()
+    known = {*all_node_settings(), *SEED_KEYS}
     found: dict[str, object] = {}
     for variable, value in environment.items():
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")

@@ -1,6 +1,7 @@
 """Every setting, written down for people."""
 
 from tidelog.config.node import NODE_SETTINGS
+from tidelog.config.seed import seed_reference
 from tidelog.config.topic import TOPIC_SETTINGS
 
 
@@ -28,4 +29,11 @@ def reference() -> str:
         for name, entry in known.items():
             default = entry.text(entry.default) or "(none)"
             lines.append(f"| `{name}` | {default} | {entry.describe()} | {entry.doc} |")
+    lines += [
+        "", "## Files for a master and its replicas", "",
+        "A file that was written for one master and its replicas may be given to `--config` as",
+        "it is, but for what is refused. Where a key of ours is named, the old one sets it; say a",
+        "thing once. Those of the replication stream have effect once there is one.", "",
+        *seed_reference(),
+    ]  # fmt: skip
     return "\n".join([*lines, ""])

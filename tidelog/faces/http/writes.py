@@ -18,11 +18,13 @@ IDEMPOTENCY_KEY: Final = Param(
 MIN_REPLICAS_ACK: Final = Param(
     name="min_replicas_ack", kind=int, least=0, most=100,
     doc="How many replicas beside the leader must hold it, too, before it is answered; 0: the "
-    "leader alone is enough. By default what the topic demands, which this never weakens but by 0.",
+    "leader alone is enough. By default what `http.min.replicas.ack` says, or else the topic "
+    "demands, which this never weakens but by 0.",
 )  # fmt: skip
 SYNC_TIMEOUT_MS: Final = Param(
-    name="sync_timeout_ms", kind=int, default=30_000, least=1, most=300_000,
-    doc="How long to wait for that; then 504 says what is known.",
+    name="sync_timeout_ms", kind=int, least=1, most=300_000,
+    doc="How long to wait for that; then 504 says what is known. By default what "
+    "`http.sync.timeout.ms` says: 30 s.",
 )  # fmt: skip
 
 WRITE_PARAMS: Final = (IDEMPOTENCY_KEY, MIN_REPLICAS_ACK, SYNC_TIMEOUT_MS)
@@ -41,8 +43,12 @@ def wanted_of(call: Call, scope: str = "") -> Wanted:
     key = call[IDEMPOTENCY_KEY.name]
     if key is not None and not 0 < len(key) <= KEY_MAX:
         raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
+    copies, timeout_ms = call[MIN_REPLICAS_ACK.name], call[SYNC_TIMEOUT_MS.name]
+    config = call.broker.config
+    if copies is None and config.http_min_replicas_ack >= 0:
+        copies = config.http_min_replicas_ack
     return Wanted(
         once=once_of(None if key is None else f"{scope}\0{key}"),
-        copies=call[MIN_REPLICAS_ACK.name],
-        seconds=call[SYNC_TIMEOUT_MS.name] / 1000,
+        copies=copies,
+        seconds=(config.http_sync_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
     )
