@@ -345,7 +345,7 @@ def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int
     A small batch may say that it holds millions of records, and do so; hence the short ways.
     """
     header, reader = _open(batch, size_max)
-    data, last_delta = bytes(reader.data), header.last_offset_delta
+    data, last_delta = reader.data, header.last_offset_delta
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at, size = 0, len(data)
     short = abs(header.base_timestamp) < 2**62
@@ -382,35 +382,39 @@ def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, "_Reader"]:
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise CorruptMessage(f"codec {header.attributes & CODEC_MASK} is unknown")
     payload = memoryview(batch)[HEADER_BYTES:]
-    return header, _Reader(memoryview(decompress(header.codec, payload, size_max=size_max)))
+    return header, _Reader(decompress(header.codec, payload, size_max=size_max))
 
 
 @dataclass(slots=True)
 class _Reader:
     """A position in the bytes of some records; refuses to leave them."""
 
-    data: memoryview
+    data: bytes
     at: int = field(default=0)
 
     def varint(self) -> int:
+        data, at = self.data, self.at
         value = shift = 0
         while True:
-            if self.at >= len(self.data) or shift > 63:
+            if at >= len(data) or shift > 63:
                 raise CorruptMessage("a record is cut off, or a length in it is absurd")
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
+            byte = data[at]
+            at += 1
             if byte < 0x80:
-                if value >= 2**64:
-                    raise CorruptMessage("a number in a record does not fit 64 bits")
-                return (value >> 1) ^ -(value & 1)
+                break
+            value |= (byte & 0x7F) << shift
             shift += 7
+        self.at = at
+        value |= byte << shift
+        if value >= 2**64:
+            raise CorruptMessage("a number in a record does not fit 64 bits")
+        return (value >> 1) ^ -(value & 1)
 
     def take(self, size: int) -> bytes:
         if size < 0 or size > len(self.data) - self.at:
             raise CorruptMessage("a field is longer than its record")
         start, self.at = self.at, self.at + size
-        return bytes(self.data[start : self.at])
+        return self.data[start : self.at]
 
     def nullable(self) -> bytes | None:
         size = self.varint()

@@ -105,8 +105,8 @@ class KvWrite(Work, frozen=True, kw_only=True):
 class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: Offset
     """Of the first change; the others follow. NO_OFFSET where nothing was to be written."""
-    existed: tuple[bool, ...] = ()
-    """Whether each key was there before; empty for a repeated request."""
+    existed: tuple[bool | None, ...] = ()
+    """Whether each key was there before; None where that does not matter. Empty for a repeat."""
     refused: tuple[tuple[int, Offset | None], ...] = ()
     """The changes whose condition does not hold, and their keys' versions. Then none was done."""
 
@@ -166,6 +166,12 @@ class Kv:
 
     def places(self, bucket: str) -> list[TopicPartition]:
         """The partitions of a bucket; the error that says why it is none."""
+        return [TopicPartition(bucket, number) for number in range(self._partition_count(bucket))]
+
+    def place_of(self, bucket: str, key: bytes) -> TopicPartition:
+        return TopicPartition(bucket, partition_for(key, self._partition_count(bucket)))
+
+    def _partition_count(self, bucket: str) -> int:
         topic = self._broker.image.topics.get(bucket)
         if topic is None:
             raise UnknownTopicOrPartition(bucket)
@@ -174,11 +180,7 @@ class Kv:
                 f"{bucket!r} is not compacted, so it is no bucket: `tidelog configs set topic "
                 f"{bucket} cleanup.policy=compact`, or choose another name"
             )
-        return [TopicPartition(bucket, number) for number in range(len(topic.partitions))]
-
-    def place_of(self, bucket: str, key: bytes) -> TopicPartition:
-        places = self.places(bucket)
-        return places[partition_for(key, len(places))]
+        return len(topic.partitions)
 
     async def get(
         self, place: TopicPartition, key: bytes, *, is_strong: bool, after: Offset, seconds: float
@@ -249,8 +251,18 @@ class Kv:
     # Reading.
 
     async def _serve_get(self, partition: Partition, work: KvGet, deadline: float) -> KvGot:
-        view = await self._view_for(partition, work.is_strong, work.after, deadline)
-        return KvGot(entry=get_entry(view.reader, work.key), applied=view.applied)
+        if not work.is_strong:
+            view = await self._view_for(partition, False, work.after, deadline)
+            return _got(view, get_entry(view.reader, work.key))
+        index = max(work.after, await self._read_index(partition, deadline))
+        state = await self._ready(partition, deadline)
+        entry = state.current(work.key)
+        is_committed = entry is None or entry.version < state.leader.high_watermark
+        if not is_committed or state.overlay.is_undecided(work.key):
+            # What the key was before, or is to be, the view will know.
+            await state.view.reached(index, deadline)
+            entry = get_entry(state.view.reader, work.key)
+        return _got(state.view, entry)
 
     async def _serve_scan(self, partition: Partition, work: KvScan, deadline: float) -> KvScanned:
         view = await self._view_for(partition, work.is_strong, work.after, deadline)
@@ -313,7 +325,7 @@ class Kv:
         if repeated is not None:
             write.repeat(repeated)
             return KvWritten(offset=await write.committed())
-        before = [state.current(change.key) for change in work.changes]
+        before = [state.current(change.key) if change.asks else None for change in work.changes]
         for change in work.changes:
             if change.if_version is not None and state.overlay.is_undecided(change.key):
                 raise ConcurrentTransactions(
@@ -324,7 +336,10 @@ class Kv:
             for at, (change, current) in enumerate(zip(work.changes, before, strict=True))
             if not is_met(change, current)
         ]
-        existed = tuple(one is not None and one.value is not None for one in before)
+        existed = tuple(
+            (one is not None and one.value is not None) if change.asks else None
+            for change, one in zip(work.changes, before, strict=True)
+        )
         if refused or not _writes(work.changes, existed):
             seen = max((one.version for one in before if one is not None), default=-1)
             await self._certain(partition, state.leader, seen + 1, deadline)
@@ -361,7 +376,8 @@ class Kv:
                     state = self._leading[partition.name] = _Leading(partition, leader, view)
                     view.on_applied = state.settle
             cold = state.catch_up()
-            if cold is None and len(state.overlay) <= _OVERLAY_MAX:
+            is_known = state.view.applied >= state.overlay.start  # else it is made again
+            if cold is None and is_known and len(state.overlay) <= _OVERLAY_MAX:
                 return state
             if cold is not None:
                 data = await self._broker.host.offload.run(
@@ -370,7 +386,8 @@ class Kv:
                 if cold.offset == max(state.overlay.end, partition.log.start):
                     state.fold(data)
             else:
-                await state.view.reached(state.view.applied + 1, deadline)
+                after = max(state.view.applied + 1, state.overlay.start)
+                await state.view.reached(after, deadline)
 
     # Expiring.
 
@@ -413,6 +430,13 @@ async def _forget(write: Write) -> None:
         await write.committed()
 
 
-def _writes(changes: Sequence[Change], existed: Sequence[bool]) -> bool:
+def _got(view: View, entry: Entry | None) -> KvGot:
+    # The view's file may be ahead of what this loop has heard of it.
+    seen = 0 if entry is None else entry.version + 1
+    is_there = entry is not None and entry.value is not None
+    return KvGot(entry=entry if is_there else None, applied=max(view.applied, seen))
+
+
+def _writes(changes: Sequence[Change], existed: Sequence[bool | None]) -> bool:
     """Whether there is anything to write: a key that is not there need not be deleted."""
-    return len(changes) > 1 or changes[0].value is not None or existed[0]
+    return len(changes) > 1 or changes[0].value is not None or bool(existed[0])

@@ -3,6 +3,7 @@
 Rule 1: a view takes what is below the last stable offset and nothing else, on leaders and on
         followers alike; what it has was shown to be true for ever.
 Rule 2: folding runs in the disk's threads, a piece at a time; the event loop reads what is there.
+        What comes within a moment is folded together, unless somebody waits for it.
 Rule 3: a view that the log contradicts is made again: where the log ends earlier, has another
         history, or was compacted past the view, so that deletions may be missing.
 Rule 4: a view that begins a life may be older than what it showed in the last one. It is fresh,
@@ -35,6 +36,8 @@ DIRECTORY: Final = "views"
 _CHUNK_BYTES: Final = 1024 * 1024
 _SAVE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
+_GATHER_SECONDS: Final = 0.01
+"""A transaction costs nearly as much for one record as for a hundred."""
 
 
 class View:
@@ -52,10 +55,13 @@ class View:
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
         self._work: asyncio.Future[Any] | None = None
         self._cleaned: Offset = 0
+        self._is_open = False
         self._is_busy = False
         self._is_closed = False
         self._is_saved = True
         self._is_wrong = False
+        self._gathering: asyncio.TimerHandle | None = None
+        """Until when nothing is folded that nobody waits for."""
         self.is_fresh = False
         self.on_applied: Callable[[], None] = lambda: None
         """Called after more was folded."""
@@ -77,13 +83,16 @@ class View:
 
     async def _open(self) -> None:
         self._position = await self._run(self._store.open)
+        self._is_open = True
         if not self._is_closed:
             self.partition.watch(self.poke)
-            asyncio.get_running_loop().call_soon(self.poke)  # once this is done
+            self.poke()
 
     def poke(self) -> None:
-        """The watermark has risen, or somebody leads now."""
-        if self.opened.done() and not self._is_busy and not self._is_closed:
+        """The watermark has risen, somebody leads now, or waits."""
+        if self._is_busy or self._is_closed or not self._is_open:
+            return
+        if self._gathering is None or self._waits:
             self._is_busy = True
             self._broker.spawn(self._catch_up())
 
@@ -106,16 +115,31 @@ class View:
         finally:
             self._is_busy = False
 
+    def _gather(self) -> None:
+        """Fold no more for a moment, unless somebody waits."""
+        self._stop_gathering()
+        self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self.poke()
+
+    def _stop_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+
     def _retry(self, error: Exception) -> None:
         _log.warning("%r waits: %s", self, error)
         asyncio.get_running_loop().call_later(_RETRY_SECONDS, self.poke)
 
     async def _step(self) -> bool:
-        """Fold one piece; whether there may be more."""
+        """Fold one piece; whether to go on at once."""
         partition = self.partition
         log = partition.log
         if self._is_wrong or not self._is_of_this_history():
             _log.warning("%r is made again: it is damaged, or of another history", self)
+            self._position, self.is_fresh = Position(), False
             self._position = await self._run(self._store.reset)
             self._is_wrong = False
             return True
@@ -132,6 +156,9 @@ class View:
         self._position = await self._run(fold)
         self._is_saved = False
         self._tell()
+        if self.applied >= limit and not self._waits:
+            self._gather()
+            return False
         return True
 
     def _is_of_this_history(self) -> bool:
@@ -171,6 +198,8 @@ class View:
 
     async def reached(self, offset: Offset, deadline: float) -> None:
         """Wait until everything below `offset` is folded; RequestTimedOut if that takes longer."""
+        if self._is_open and self.applied >= offset:
+            return
         left = deadline - self._broker.host.clock.monotonic()
         try:
             async with asyncio.timeout(max(left, 0)):
@@ -178,6 +207,7 @@ class View:
                 if self.applied < offset:
                     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waits.append((offset, future))
+                    self.poke()
                     await future
         except TimeoutError:
             raise RequestTimedOut(
@@ -201,6 +231,7 @@ class View:
     def close(self, error: BrokerError) -> None:
         """Fold no more; whoever waits is told `error`."""
         self._is_closed = True
+        self._stop_gathering()
         self.partition.unwatch(self.poke)
         for _, future in self._waits:
             if not future.done():

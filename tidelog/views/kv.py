@@ -131,7 +131,7 @@ class Overlay:
     """
 
     def __init__(self, start: Offset) -> None:
-        self.end = start
+        self.start = self.end = start
         self._entries: dict[bytes, Entry] = {}
         self._order: deque[tuple[Offset, bytes]] = deque()
         self._open: dict[ProducerId, _Open] = {}
@@ -181,6 +181,7 @@ class Overlay:
             known = self._entries.get(key)
             if known is not None and known.version == version:
                 del self._entries[key]
+        self.start = max(self.start, applied)
         self.end = max(self.end, applied)
 
 
@@ -196,6 +197,11 @@ class Change(NamedTuple):
     expires_at_ms: int | None = None
     if_version: Offset | None = None
     """Only if the key has this version now; ABSENT if it must not be there. None for whatever."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it matters what the key is now."""
+        return self.if_version is not None or self.value is None
 
 
 ABSENT: Final = -1

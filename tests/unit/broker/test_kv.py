@@ -9,7 +9,7 @@ from tidelog.broker.services import Services
 from tidelog.broker.writing import once_of
 from tidelog.errors import InvalidTopic, UnknownTopicOrPartition
 from tidelog.model import TopicPartition
-from tidelog.records import Record, encode_batch
+from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch
 from tidelog.views.kv import Change
 
 SECONDS = 5.0
@@ -237,3 +237,115 @@ def test_what_is_no_bucket_is_refused_with_what_to_do():
             kv.places("nothing")
 
     on_a_node(story)
+
+
+class Undecided:
+    """A transaction that has written a key, and has not ended."""
+
+    def __init__(self, bucket: Bucket, key: bytes, value: bytes) -> None:
+        self._partition = bucket.node.broker.partition("b", 0)
+        batch = encode_batch(
+            [Record(key=key, value=value)], producer_id=7, producer_epoch=0, base_sequence=0,
+            attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        self._partition.append(
+            batch, acks=-1, waiter=_Nobody(), pins_bytes=len(batch), is_transactional=True
+        )
+
+    def commit(self) -> None:
+        self._partition.append_marker(
+            Marker(commits=True, coordinator_epoch=0), producer_id=7, producer_epoch=0,
+            is_bumped=False, waiter=_Nobody(),
+        )  # fmt: skip
+
+
+class _Nobody:
+    deadline = 60.0
+
+    def settled(self, error):
+        pass
+
+
+def test_an_open_transaction_holds_up_strong_reads_of_its_own_keys_alone():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        await bucket.put(b"other", b"1")
+        transaction = Undecided(bucket, b"k", b"2")
+        await bucket.put(b"other", b"2")
+
+        assert await bucket.get(b"other") == (b"2", 3)
+        asked = asyncio.ensure_future(bucket.get(b"k"))
+        await asyncio.sleep(1)
+        assert not asked.done()
+        transaction.commit()
+        assert await asked == (b"2", 2)
+
+    in_a_bucket(story)
+
+
+def test_a_strong_read_passes_over_what_is_not_committed_yet():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        log = bucket.node.broker.partition("b", 0).log
+        writing = asyncio.ensure_future(bucket.put(b"k", b"2"))
+        while log.end < 2:
+            await asyncio.sleep(0)
+
+        assert await bucket.get(b"k") == (b"1", 0)
+        await writing
+        assert await bucket.get(b"k") == (b"2", 1)
+
+    in_a_bucket(story)
+
+
+def test_whoever_has_seen_a_write_finds_it_in_the_view_without_a_pause():
+    async def story(bucket):
+        clock = bucket.node.clock
+        for n in range(5):
+            written = await bucket.put(b"k", b"%d" % n)
+            asked_at = clock.monotonic()
+
+            found = await bucket.get(b"k", strong=False, after=written.offset + 1)
+
+            assert found == (b"%d" % n, n)
+            assert clock.monotonic() - asked_at < 0.001
+
+    in_a_bucket(story)
+
+
+def test_what_is_written_together_is_folded_together():
+    async def story(bucket):
+        await bucket.put(b"k", b"0")
+        await asyncio.sleep(1)
+        view = bucket.kv._views.of(bucket.node.broker.partition("b", 0))
+        folds = []
+        apply = view._store.apply
+        view._store.apply = lambda records, to: (folds.append(to.applied), apply(records, to))
+
+        for n in range(20):
+            await bucket.put(b"k", b"%d" % n)
+        await asyncio.sleep(0.1)
+
+        assert view.applied == 21
+        assert len(folds) < 10
+
+    in_a_bucket(story)
+
+
+def test_a_leader_whose_view_is_made_again_decides_nothing_before_it_is_whole():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        await asyncio.sleep(1)
+        view = bucket.kv._views.of(bucket.node.broker.partition("b", 0))
+        resets = []
+        reset = view._store.reset
+        view._store.reset = lambda: resets.append(reset()) or resets[0]
+        view._is_wrong = True
+        view.poke()
+        while not resets:
+            await asyncio.sleep(0)
+
+        assert (await bucket.put(b"k", b"2", if_version=0)).offset == 1
+        assert await bucket.get(b"k") == (b"2", 1)
+
+    in_a_bucket(story)
