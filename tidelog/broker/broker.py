@@ -29,6 +29,7 @@ from tidelog.cluster.membership import Membership
 from tidelog.cluster.messages import (
     AddToTransactions,
     ConfirmLeads,
+    FanOut,
     Serve,
     StopAnswer,
     StopNode,
@@ -141,6 +142,8 @@ class Broker:
         """Called when a leader asks whether it is still followed here."""
         self.on_stop_asked: Callable[[], None] = lambda: None
         """Called when an operator wants this node to stop; set by whoever runs it."""
+        self.on_fan_out: Handler = _not_yet
+        """Called when another node has a message for who listens here."""
         self.serving = Serving(self)
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
         self.identity: Identity
@@ -226,6 +229,7 @@ class Broker:
         self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
         self.member.handle(Serve, self.serving.on_serve)
         self.member.handle(StopNode, self._on_stop_asked)
+        self.member.handle(FanOut, lambda *heard: self.on_fan_out(*heard))
         self.member.handle(ConfirmLeads, lambda *heard: self.on_confirm(*heard))
         self.feeding = Feeding(self.host, self.member, self.replicas, self.catching_up)
         self.fetching = Fetching(

@@ -7,8 +7,10 @@ node may send it work at any time.
 from typing import TYPE_CHECKING
 
 from tidelog.broker.kv import Kv
+from tidelog.broker.pubsub import PubSub
 from tidelog.broker.queues import Queues
 from tidelog.broker.record_service import RecordService
+from tidelog.broker.replica_reads import ReplicaReads
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -19,5 +21,7 @@ class Services:
 
     def __init__(self, broker: "Broker") -> None:
         self.records = RecordService(broker)
+        self.replica_reads = ReplicaReads(broker)
         self.kv = Kv(broker)
         self.queues = Queues(broker)
+        self.pubsub = PubSub(broker)

@@ -293,3 +293,19 @@ class StopAnswer(Message, frozen=True, kw_only=True, tag=True):
     """It will."""
 
     node: NodeId
+
+
+# Messages without a history.
+
+
+class FanOut(Message, frozen=True, kw_only=True, tag=True):
+    """Tell whoever listens at your node; without a topic: who does?"""
+
+    topic: str = ""
+    data: bytes = b""
+
+
+class Fanned(Message, frozen=True, kw_only=True, tag=True):
+    heard: int = 0
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    """Subscribers, by pattern."""

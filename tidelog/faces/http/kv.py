@@ -6,7 +6,6 @@ Rule 2: a token names what a client has seen, of one partition. Given to a local
 """
 
 import asyncio
-from base64 import b64encode
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
@@ -20,7 +19,7 @@ from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
-from tidelog.faces.http.values import is_json
+from tidelog.faces.http.values import show_key, show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
 from tidelog.views.kv import Change, Entry
@@ -106,7 +105,7 @@ class ChangeWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     op: str
     key: str
-    value: msgspec.Raw = msgspec.Raw()
+    value: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     """Empty if it has none; msgspec takes no Raw that may be None."""
     ttl_ms: int | None = None
     if_version: int | None = None
@@ -373,26 +372,12 @@ def _after(token: str | None, place: TopicPartition) -> Offset:
 
 
 def _shown(entry: Entry, token: str = "") -> Found:
-    value, encoding = _show(entry.value or b"")
-    key, key_encoding = _show_text(entry.key)
+    value, encoding = show_stored(entry.value or b"")
+    key, key_encoding = show_key(entry.key)
     return Found(
         key=key, value=value, version=entry.version, token=token, encoding=encoding,
         expires_at_ms=entry.expires_at_ms, key_encoding=key_encoding,
     )  # fmt: skip
-
-
-def _show(data: bytes) -> tuple[Any, str]:
-    text, encoding = _show_text(data)
-    if encoding == "text" and is_json(data):
-        return msgspec.Raw(data), "json"
-    return text, encoding
-
-
-def _show_text(data: bytes) -> tuple[str, str]:
-    try:
-        return data.decode(), "text"
-    except UnicodeDecodeError:
-        return b64encode(data).decode(), "base64"
 
 
 _KEY: Final = "/v1/kv/{bucket}/{key:path}"

@@ -83,6 +83,7 @@ class Feed:
         self._is_told = False
         self._filled = asyncio.Event()
         self._taken = asyncio.Event()
+        self._over = asyncio.Event()
 
     @property
     def is_over(self) -> bool:
@@ -95,6 +96,10 @@ class Feed:
     @property
     def close_reason(self) -> str:
         return "" if self._end is None else str(self._end.facts.get("detail", ""))
+
+    async def over(self) -> None:
+        """Wait until nobody wants more."""
+        await self._over.wait()
 
     async def room(self) -> bool:
         """Wait until there is room; whether it is still wanted."""
@@ -131,6 +136,7 @@ class Feed:
             self._end = _End(kind, facts, close_code)
             self._filled.set()
             self._taken.set()
+            self._over.set()
 
     def _drop(self, why: str) -> None:
         self._events.clear()
