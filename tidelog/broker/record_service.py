@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -173,9 +173,8 @@ class ReadOutside(OffsetOutOfRange):
         super().__init__(offset=batches.offset, start=self.log_start, end=self.high_watermark)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecord:
-    """A record that somebody wants to be written."""
+class NewRecord(NamedTuple):
+    """A record that somebody wants to be written. A tuple, as requests have thousands of them."""
 
     value: bytes | None
     key: bytes | None = None
@@ -186,12 +185,18 @@ class NewRecord:
     """By its key, if it does not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one record: its offset, or why it has none, or why that is not known."""
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """Where a record stands."""
 
     partition: int
-    offset: Offset | None
+    offset: Offset
+
+
+class Outcome(NamedTuple):
+    """What became of a record: where it stands, or why it does not, or why nobody knows."""
+
+    partition: int
+    placed: Placed | None
     error: BrokerError | None = None
 
 
@@ -261,7 +266,7 @@ class RecordService:
         once: ProducerId = NO_PRODUCER,
         copies: int | None = None,
         seconds_max: float,
-    ) -> list[Outcome]:
+    ) -> list[Placed]:
         """Write records; where each of them stands, in order.
 
         `once` stands for a request's key (`once_of`): repeated, it writes nothing, and has the
@@ -271,7 +276,9 @@ class RecordService:
         """
         found = await self.topic(topic, create=True)
         config = self._broker.topic_config(found)
-        size = sum(len(one.value or b"") + len(one.key or b"") + 32 for one in records)
+        size = 64 * len(records)
+        if size <= ASIDE_BYTES:
+            size += sum(len(one.value or b"") + len(one.key or b"") for one in records)
         pack = partial(_pack, len(found.partitions), config, records, once)
         now_ms = self._broker.host.clock.wall_ms()
         batches = await self.aside(size, partial(pack, self._keyless(once), now_ms))
@@ -281,20 +288,16 @@ class RecordService:
                 for number, batch in batches.items()
             )
         )
-        if len(results) == 1 and isinstance(results[0], BrokerError):
-            raise results[0]
-        outcomes: dict[int, Outcome] = {}
-        for (number, batch), result in zip(batches.items(), results, strict=True):
-            for delta, at in enumerate(batch.numbers):
-                outcomes[at] = (
-                    Outcome(number, None, result)
-                    if isinstance(result, BrokerError)
-                    else Outcome(number, result.offset + delta)
-                )
-        ordered = [outcomes[at] for at in range(len(records))]
         if any(isinstance(result, BrokerError) for result in results):
-            raise PartlyWritten(ordered)
-        return ordered
+            raise _failed(batches, results)
+        placed: dict[int, Placed] = {}
+        for (number, batch), result in zip(batches.items(), results, strict=True):
+            assert isinstance(result, Written)
+            offset = result.offset
+            placed.update(
+                (at, Placed(number, offset + delta)) for delta, at in enumerate(batch.numbers)
+            )
+        return [placed[at] for at in range(len(records))]
 
     def _keyless(self, once: ProducerId) -> int:
         """Whose turn it is to have the records without a key.
@@ -456,6 +459,23 @@ class RecordService:
             if partition.is_copy:  # otherwise nobody could lead instead, or mend it
                 broker.feeding.on_suspect(partition, read.offset)
             raise
+
+
+def _failed(
+    batches: dict[int, _Batch], results: Sequence[Written | BrokerError]
+) -> BrokerError | PartlyWritten:
+    """What is raised if some partitions, or the only one, did not take their records."""
+    if len(results) == 1 and isinstance(results[0], BrokerError):
+        return results[0]
+    outcomes: dict[int, Outcome] = {}
+    for (number, batch), result in zip(batches.items(), results, strict=True):
+        for delta, at in enumerate(batch.numbers):
+            outcomes[at] = (
+                Outcome(number, None, result)
+                if isinstance(result, BrokerError)
+                else Outcome(number, Placed(number, result.offset + delta))
+            )
+    return PartlyWritten([outcomes[at] for at in range(len(outcomes))])
 
 
 def _nothing(image: ClusterImage) -> Sequence[MetadataRecord]:

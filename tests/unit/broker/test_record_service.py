@@ -11,6 +11,7 @@ from tidelog.broker.record_service import (
     LATEST,
     NewRecord,
     PartlyWritten,
+    Placed,
     ReadOutside,
     RecordService,
 )
@@ -193,9 +194,8 @@ def test_what_some_partitions_did_and_others_did_not_is_told_record_by_record():
             await service.produce("t", records, seconds_max=SECONDS)
 
         told = raised.value.outcomes
-        assert [(one.partition, one.offset) for one in told] == [
-            (0, 0), (1, None), (0, 1), (1, None)
-        ]  # fmt: skip
+        assert [one.placed for one in told] == [Placed(0, 0), None, Placed(0, 1), None]
+        assert [one.partition for one in told] == [0, 1, 0, 1]
         assert [one.error is not None for one in told] == [False, True, False, True]
         with pytest.raises(BrokerError, match="broken"):  # alone, it is the error itself
             await service.produce("t", records[1:2], seconds_max=SECONDS)

@@ -23,6 +23,7 @@ from tidelog.broker.record_service import (
     NewRecord,
     Outcome,
     PartlyWritten,
+    Placed,
     ReadOutside,
 )
 from tidelog.faces.http.api import JSON, Call, Operation, Param
@@ -56,7 +57,7 @@ HeaderValue: TypeAlias = str | HeaderBytes | list[str | HeaderBytes | None] | No
 """Several, if the record has more than one header of that name."""
 
 
-class RecordWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RecordWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A record to be written."""
 
     value: msgspec.Raw
@@ -75,19 +76,12 @@ class RecordsWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     records: Annotated[list[RecordWanted], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
-class Placed(msgspec.Struct, kw_only=True):
-    """Where a record stands."""
-
-    partition: int
-    offset: int
-
-
 class RecordsPlaced(msgspec.Struct, kw_only=True):
     records: list[Placed]
     """In the order of the request."""
 
 
-class RecordShown(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RecordShown(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A record as it is read; sent back like this it would be the same bytes."""
 
     offset: int
@@ -120,22 +114,16 @@ async def write_records(call: Call) -> RecordsPlaced:
         if call["key"] is not None or call["partition"] is not None:
             raise Problem(400, f"key and partition are for a body of {' or '.join(RAW)}")
         wanted: Sequence[RecordWanted] = call.body.records
-        size = sum(len(bytes(one.value)) + 32 for one in wanted)
+        size = len(await call.request.body())
         records = await service.aside(size, partial(_new_records, wanted))
     how = wanted_of(call, "records")
     try:
-        outcomes = await service.produce(
+        placed = await service.produce(
             call.path["topic"], records, once=how.once, copies=how.copies, seconds_max=how.seconds
         )
     except PartlyWritten as error:
         raise _partly(error) from error
-    return RecordsPlaced(
-        records=[
-            Placed(partition=one.partition, offset=one.offset)
-            for one in outcomes
-            if one.offset is not None
-        ]
-    )
+    return RecordsPlaced(records=placed)
 
 
 async def _raw_record(call: Call) -> NewRecord:
@@ -188,7 +176,7 @@ def _partly(error: PartlyWritten) -> Problem:
 
 def _told(outcome: Outcome) -> dict[str, Any]:
     if outcome.error is None:
-        return {"partition": outcome.partition, "offset": outcome.offset}
+        return msgspec.to_builtins(outcome.placed)  # type: ignore[no-any-return]
     why = problem_of(outcome.error)
     return {
         "partition": outcome.partition,

@@ -32,8 +32,10 @@ from tidelog.faces.http.sockets import socket_of
 from tidelog.model import Offset
 
 PARTITIONS_MAX: Final = 256
-RECORDS_MAX: Final = 250
-"""What is read at a time; to number them keeps the loop for a millisecond."""
+RECORDS_MAX: Final = 5000
+"""What is unpacked at a time: a batch that is read in pieces is opened anew for each."""
+SLICE: Final = 250
+"""Events between two breaths: to number them takes a millisecond."""
 WAIT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.5
 _CURSOR_MAX: Final = 16 * 1024
@@ -95,14 +97,18 @@ class RecordStream:
             shown, offset = await self._service.aside(
                 len(found.data), partial(self._show, found, number, bytes_max)
             )
-            if not await feed.room():
+            for first in range(0, len(shown), SLICE):
+                if not await feed.room():
+                    return
+                feed.put([self._event(number, *one) for one in shown[first : first + SLICE]])
+                await asyncio.sleep(0)
+            if feed.is_over:
                 return
-            events = []
-            for data, after in shown:
-                self._positions[number] = after
-                events.append(Event(data, self.cursor))
             self._positions[number] = offset  # some that nobody may see may have followed
-            feed.put(events)
+
+    def _event(self, number: int, data: bytes, after: Offset) -> Event:
+        self._positions[number] = after
+        return Event(data, self.cursor)
 
     async def _read(self, number: int, offset: Offset, bytes_max: int) -> Batches:
         while True:

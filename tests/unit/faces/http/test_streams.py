@@ -273,8 +273,9 @@ def test_who_has_nothing_to_hear_hears_a_heartbeat(path):
 def test_a_client_that_goes_leaves_nothing_behind(path):
     async def story(node):
         await node.create("t", 3)
+        app = serving(node)
         before = asyncio.all_tasks()
-        listener = Listener(serving(node), path)
+        listener = Listener(app, path)
         await asyncio.sleep(1)
         assert watchers(node, 3) == 3
         await listener.hang_up()
