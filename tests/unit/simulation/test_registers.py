@@ -403,4 +403,4 @@ def test_one_stale_read_among_many_is_found(seed):
 
     get(model.history, *old, key=key)
 
-    assert [anomaly.rule for anomaly in check(model.history, log)] == [checker.STALE_READ]
+    assert checker.STALE_READ in {anomaly.rule for anomaly in check(model.history, log)}
