@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.broker.catching_up import CatchingUp
 from tidelog.broker.replicas import Replicas
@@ -44,6 +44,15 @@ ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024 - 64 * 1024
 PARTITION_BYTES_MAX: Final = 1024 * 1024
 WATERMARK_SECONDS: Final = 0.01
 """How long news of a watermark waits for batches to go with."""
+
+
+class Session(NamedTuple):
+    """When a follower's node did what, by the monotonic clock."""
+
+    connected_at: float
+    asked_at: float
+    told_at: float | None
+    """When it last told what it holds; None if it has not yet."""
 
 
 class _Interest:
@@ -123,7 +132,10 @@ class _Session:
         self.later: asyncio.TimerHandle | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._refused: list[ReplicaPart] = []
+        self.connected_at = self._host.clock.monotonic()
         self.asked_at = 0.0
+        self.told_at: float | None = None
+        """When it last told what it holds."""
 
     # Asking.
 
@@ -407,6 +419,7 @@ class Feeding:
             or session.broker_epoch != told.broker_epoch
         ):
             return
+        session.told_at = self.host.clock.monotonic()
         for progress in told.replicas:
             interest = session.interests.get(progress.cluster_id)
             if interest is None:
@@ -434,6 +447,13 @@ class Feeding:
             self.on_may_join(partition)
 
     # For those who watch over followers.
+
+    def session(self, node: NodeId) -> Session | None:
+        """Since when a follower's node reads here, and when it last spoke; None if it does not."""
+        session = self._sessions.get(node)
+        if session is None:
+            return None
+        return Session(session.connected_at, session.asked_at, session.told_at)
 
     def note_level(self) -> None:
         """Who waits at the end of a log is level with it, though it says nothing."""

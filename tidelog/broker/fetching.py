@@ -94,7 +94,13 @@ class Fetcher:
         self._all_held: asyncio.Future[None] | None = None
         self.failures = 0
         """Requests that were not answered."""
+        self.errors = 0
+        """Those, and answers that could not be taken."""
+        self.applied = 0
+        """Offsets that were appended of what it sent."""
         self.answered_at: float | None = None
+        self.connected_at: float | None = None
+        """Since when it answers; None while it does not."""
 
     # What to follow.
 
@@ -159,6 +165,8 @@ class Fetcher:
                 answer, data = await self._ask()
             except (PeerUnreachable, PeerRefused) as error:
                 self.failures += 1
+                self.errors += 1
+                self.connected_at = None
                 _log.debug("node %d does not feed its followers here: %s", self._leader, error)
                 self._begin_again()
                 await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
@@ -166,6 +174,8 @@ class Fetcher:
             finally:
                 self._parked = False
             self.answered_at = self._host.clock.monotonic()
+            if self.connected_at is None:
+                self.connected_at = self.answered_at
             if not answer.is_known:
                 self._begin_again()
                 await asyncio.sleep(_RETRY_SECONDS * self._host.random.random())
@@ -273,28 +283,35 @@ class Fetcher:
         if part.error:  # one of the two does not know yet what the other does
             follower.tell_again()
             is_patient = part.error == StorageError.code  # the leader's disk does not read it
+            self.errors += is_patient
             self._retry(cluster_id, partition, _REFUSED_SECONDS if is_patient else _RETRY_SECONDS)
             return
         if follower.agreed():
             self._progressed(cluster_id, partition)
         is_taken = False
         if part.size:
+            end_before = partition.log.end
             try:
                 partition.append_fetched(batches, pins_bytes, has_gaps=part.has_gaps)
             except CorruptMessage as error:
                 _log.error("node %d sent what does not check out: %s", self._leader, error)
+                self.errors += 1
                 self._corrupt[cluster_id] = None
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             except StorageError as error:
                 _log.info("%s cannot be followed: %s", partition.name, error)
+                self.errors += 1
                 self._troubles[cluster_id] = str(error)
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
                 is_taken = True
                 self._unheld[cluster_id] = partition
+            self.applied += partition.log.end - end_before
         partition.learn_watermark(part.watermark)
         if partition.records_behind:  # its disk takes its time, and nobody waits for it
             self._unheld.pop(cluster_id, None)
+        else:
+            follower.level_at = self.answered_at
         if is_taken:
             if _has_room(partition):
                 self._to_list[cluster_id] = None
@@ -436,6 +453,15 @@ class Fetching:
         """When the node of a leader last answered its followers here."""
         fetcher = self._fetchers.get(leader)
         return None if fetcher is None else fetcher.answered_at
+
+    def fetcher(self, leader: NodeId) -> Fetcher | None:
+        """How it goes with the node of a leader that is, or was, followed here."""
+        return self._fetchers.get(leader)
+
+    def totals(self) -> tuple[int, int]:
+        """Offsets that were appended of what leaders sent, and errors, since this node began."""
+        fetchers = self._fetchers.values()
+        return sum(one.applied for one in fetchers), sum(one.errors for one in fetchers)
 
     def failures(self) -> dict[NodeId, int]:
         """How often a leader's node did not answer its followers here."""

@@ -43,7 +43,7 @@ class Follower:
     Invariant: `told` is what the leader was told of in this epoch, and is held.
     """
 
-    __slots__ = ("epoch", "is_aligned", "leader", "must_tell", "told", "watermark")
+    __slots__ = ("epoch", "is_aligned", "leader", "level_at", "must_tell", "told", "watermark")
 
     def __init__(self, *, epoch: Epoch, leader: NodeId) -> None:
         self.epoch = epoch
@@ -54,6 +54,8 @@ class Follower:
         self.told: Offset = -1
         self.watermark: Offset = 0
         """The leader's, as it said last; this log may not reach so far."""
+        self.level_at: float | None = None
+        """When an answer last left nothing lacking of what is committed; None if none has yet."""
 
     def __repr__(self) -> str:
         state = "following" if self.is_aligned else "aligning with"

@@ -10,7 +10,10 @@
     health.py       whether a node can serve, and why not
     cluster.py      GET /v1/cluster, built in slices
     replication.py  GET /v1/replication and /metrics, built in slices
+    standing.py     how replicas stand, in one word each; seed_health.py, seed_metrics.py and
+                    seed_storage.py tell it to who knows masters and replicas
     operations.py   what an operator tells a node: who leads, and to stop
+    admin/          all else that operators do: groups, brokers, settings, moves, transactions
 
 Rule 1: it runs in the node's own event loop and owns no state. Nothing in it may keep the loop for
         more than a few milliseconds: Kafka's clients wait meanwhile.

@@ -34,6 +34,8 @@ from tidelog.faces.http import (
     probes,
     records,
     replication,
+    seed_health,
+    seed_storage,
     streams,
     topics,
 )
@@ -64,6 +66,8 @@ def all_operations() -> tuple[Operation, ...]:
         *probes.OPERATIONS,
         *cluster.OPERATIONS,
         *replication.OPERATIONS,
+        *seed_health.OPERATIONS,
+        *seed_storage.OPERATIONS,
         *operations.OPERATIONS,
         *admin.OPERATIONS,
     )

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from tidelog.broker.broker import Broker
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
+from tidelog.faces.http.seed_metrics import replication_metrics
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
@@ -78,7 +79,9 @@ def _named(partition: Partition) -> dict[str, Any]:
 
 
 async def get_replication(call: Call) -> dict[str, Any]:
-    return await replication_document(call.broker, wanted_topics(call))
+    topics = wanted_topics(call)
+    found = await replication_document(call.broker, topics)
+    return found | {"metrics": await replication_metrics(call.broker, topics)}
 
 
 async def get_metrics(call: Call) -> Response:
@@ -254,5 +257,15 @@ async def metrics_text(broker: Broker) -> str:
     family(
         "catch_up_bytes_sent_total", "counter", "Bytes sent to those who catch up.",
         [("", catch_up["bytes_sent"])],
+    )  # fmt: skip
+    applied, errors = broker.fetching.totals()
+    family(
+        "replication_applied_total", "counter", "Offsets appended of what leaders sent.",
+        [("", applied)],
+    )  # fmt: skip
+    family(
+        "replication_errors_total", "counter",
+        "Requests of followers that were not answered, and answers that could not be taken.",
+        [("", errors)],
     )  # fmt: skip
     return "\n".join(lines) + "\n"
