@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
 UNREADY_RETRY_SECONDS: Final = "1"
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Any]]"
@@ -90,6 +91,8 @@ class Operation:
     """Content types of bodies that the handler reads by itself."""
     answer: Any = None
     """The type of the JSON answer, for the description."""
+    media_type: str = JSON
+    """What the answer is, where it is not JSON."""
     status: int = 200
     errors: Mapping[int, str] = field(default_factory=dict)
     """Statuses beyond those that any operation may have, and when they are given."""

@@ -9,6 +9,7 @@ Rule 4: a page of another origin reads nothing here, unless `http.cors.origins` 
 
 import logging
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -29,17 +30,22 @@ from tidelog.errors import BrokerError, ConfigError
 from tidelog.faces.http import (
     admin,
     cluster,
+    docs,
     kv,
+    openapi,
     operations,
+    pointer_queues,
     probes,
+    pubsub,
+    queues,
     records,
     replication,
-    seed_health,
-    seed_storage,
+    rooms,
     streams,
     topics,
+    watching,
 )
-from tidelog.faces.http.api import Operation, endpoint
+from tidelog.faces.http.api import EVENTS, Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_endpoint
@@ -51,7 +57,6 @@ _log = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "x-request-id"
 REQUEST_ID_MAX: Final = 128
-EVENT_STREAM: Final = "text/event-stream"
 ENDLESS: Final = "tidelog.endless"
 """In the scope of a request whose answer goes on until somebody has enough."""
 
@@ -60,23 +65,27 @@ def all_operations() -> tuple[Operation, ...]:
     """Everything that the face offers; what is asked for most comes first."""
     return (
         *records.OPERATIONS,
+        *watching.OPERATIONS,  # before the buckets, whose names end before a colon
         *kv.OPERATIONS,
+        *queues.OPERATIONS,
+        *pointer_queues.OPERATIONS,
+        *rooms.OPERATIONS,
+        *pubsub.OPERATIONS,
         *topics.OPERATIONS,
         *streams.OPERATIONS,
         *probes.OPERATIONS,
         *cluster.OPERATIONS,
         *replication.OPERATIONS,
-        *seed_health.OPERATIONS,
-        *seed_storage.OPERATIONS,
         *operations.OPERATIONS,
         *admin.OPERATIONS,
+        *openapi.OPERATIONS,
+        *docs.OPERATIONS,
     )
 
 
 def make_app(node: "Node") -> ASGIApp:
-    kept: dict[Any, Any] = {}
     app = Starlette(
-        routes=[_route(node, operation, kept) for operation in all_operations()],
+        routes=[*_routes(node)],
         exception_handlers={
             HTTPException: _refuse,
             ClientDisconnect: _give_up,
@@ -93,10 +102,21 @@ def make_app(node: "Node") -> ASGIApp:
     return Limits(app, node)
 
 
-def _route(node: "Node", operation: Operation, kept: dict[Any, Any]) -> BaseRoute:
-    if operation.method == WEB_SOCKET:
-        return WebSocketRoute(operation.path, socket_endpoint(node, operation, kept))
-    return Route(operation.path, endpoint(node, operation, kept), methods=[operation.method])
+def _routes(node: "Node") -> Iterator[BaseRoute]:
+    kept: dict[Any, Any] = {}
+    known = all_operations()
+    for one in known:
+        if one.method == WEB_SOCKET:
+            yield WebSocketRoute(one.path, socket_endpoint(node, one, kept))
+        else:
+            yield Route(one.path, endpoint(node, one, kept), methods=[one.method])
+    for one in known:  # behind those that read by GET what a socket tells
+        if one.method == WEB_SOCKET:
+            yield Route(one.path, _ask_for_a_socket, methods=["GET"])
+
+
+async def _ask_for_a_socket(request: Request) -> Response:
+    raise Problem(426, "this is spoken over a WebSocket", headers={"upgrade": "websocket"})
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +199,7 @@ class Limits:
                 signed = MutableHeaders(scope=message)
                 signed[REQUEST_ID] = request_id
                 signed["date"] = _date(int(time.time()))
-                if signed.get("content-type", "").startswith(EVENT_STREAM):
+                if signed.get("content-type", "").startswith(EVENTS):
                     scope[ENDLESS] = True
             await send(message)
 

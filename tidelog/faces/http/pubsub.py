@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.broker.pubsub import name_problem
-from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, Source, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -111,7 +111,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="GET", path="/v1/pubsub", handler=subscribe_events, tag="pub/sub", params=PARAMS,
-        answer=Said, summary="Listen, by server-sent events.",
+        answer=Said, media_type=EVENTS, summary="Listen, by server-sent events.",
     ),
     Operation(
         method=WEB_SOCKET, path="/v1/pubsub", handler=subscribe_socket, tag="pub/sub",

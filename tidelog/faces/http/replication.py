@@ -98,6 +98,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="GET", path="/metrics", handler=get_metrics, tag="replication",
+        media_type="text/plain",
         summary="The same in numbers, for Prometheus.",
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tidelog.broker.record_service import EARLIEST, LATEST, MIB, Batches, NewRec
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
-from tidelog.faces.http.api import Call, Operation, Param, json_answer
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
@@ -269,7 +269,7 @@ OPERATIONS: Final = (
     Operation(
         method="GET", path=_ROOM + "/subscribe", handler=subscribe_events, tag="rooms",
         params=_SUBSCRIBE, answer=EventShown, errors=_MISSING,
-        summary="Hear the events of a room, as server-sent events.",
+        media_type=EVENTS, summary="Hear the events of a room, as server-sent events.",
     ),
     Operation(
         method=WEB_SOCKET, path=_ROOM + "/subscribe", handler=subscribe_socket, tag="rooms",

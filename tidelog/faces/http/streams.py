@@ -23,7 +23,7 @@ from tidelog.broker.record_service import (
     RecordService,
 )
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
-from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.records import ENCODING, RecordShown, outside, show_record
@@ -249,7 +249,7 @@ OPERATIONS: Final = (
     Operation(
         method="GET", path="/v1/topics/{topic}/stream", handler=stream_events, tag="streams",
         params=PARAMS, answer=RecordStreamed, errors=ERRORS,
-        summary="A topic's records as server-sent events, as they come.",
+        media_type=EVENTS, summary="A topic's records as server-sent events, as they come.",
     ),
     Operation(
         method=WEB_SOCKET, path="/v1/topics/{topic}/ws", handler=stream_socket, tag="streams",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.broker.record_service import Batches
-from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.push import EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
@@ -87,7 +87,7 @@ _ERRORS: Final = {404: "There is no such bucket.", 416: "The cursor's place is g
 OPERATIONS: Final = (
     Operation(
         method="GET", path="/v1/kv/{bucket}:watch", handler=watch_events, tag="key-value",
-        params=PARAMS, answer=KeyChanged, errors=_ERRORS,
+        params=PARAMS, answer=KeyChanged, media_type=EVENTS, errors=_ERRORS,
         summary="Hear of every change of a bucket's keys, by server-sent events.",
     ),
     Operation(
