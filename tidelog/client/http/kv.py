@@ -331,6 +331,7 @@ class KvPlans:
         return Change(
             key=decode_key(found), value=value, version=found["version"],
             is_deleted=found.get("value") is None, cursor=event.id,
+            expires_at_ms=found.get("expires_at_ms"),
         )  # fmt: skip
 
 

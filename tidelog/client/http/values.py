@@ -42,8 +42,10 @@ class Change:
     value: Any
     version: int
     is_deleted: bool
+    """Whether there is no value; one that is null looks like that, too."""
     cursor: str | None
     """Where a watch goes on after this change: `watch(from_=cursor)`."""
+    expires_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tidelog.client import (
     Unavailable,
 )
 from tidelog.client.http.core import path_of
+from tidelog.client.http.routes import Place, Routes
 
 KEY = "/v1/kv/b/k"
 PUT = {"key": "k", "value": 1, "version": 3, "token": "0:4"}
@@ -203,7 +204,8 @@ def test_a_read_that_was_lost_is_just_unavailable():
         fleet.client(timeout=7).kv("b").get("k")
 
     assert "no answer within 7 s" in str(caught.value)
-    assert "written" not in str(caught.value)
+    assert "asked 4 times" in str(caught.value)
+    assert "written" not in str(caught.value) and "tidelog start" not in str(caught.value)
 
 
 def test_a_write_that_is_committed_but_not_copied_is_not_repeated():
@@ -449,6 +451,30 @@ def test_a_look_that_fails_harms_no_request(answer):
     fleet.now += 1.5
     kv.get("k")
     assert len(fleet.questions("/v1/cluster")) == 2
+
+
+def test_one_looks_around_while_others_go_on_with_what_is_known():
+    routes = Routes("a:1", clock=lambda: 0.0)
+    routes.answered("http://a:1")
+    first = routes.claim_refresh(Place(topic="t"))
+    routes.look_again()
+
+    assert first == "/v1/cluster?topics=t"
+    assert routes.claim_refresh(Place(topic="u")) is None
+    routes.refreshed(None)
+    assert routes.claim_refresh(Place(topic="u")) == "/v1/cluster?topics=t,u"
+
+
+def test_the_topics_that_are_looked_for_fit_into_a_request():
+    routes = Routes("a:1", clock=lambda: 0.0)
+    routes.answered("http://a:1")
+    paths = []
+    for number in range(100):
+        paths.append(routes.claim_refresh(Place(topic=f"{number:03}".ljust(200, "x"))))
+        routes.refreshed(None)
+
+    assert max(len(path or "") for path in paths) < 9 * 1024
+    assert "099" in (paths[-1] or "") and "000" not in (paths[-1] or "")
 
 
 def test_what_was_just_made_is_looked_for():

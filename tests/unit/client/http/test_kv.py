@@ -430,6 +430,17 @@ def test_streams_that_end_before_they_begin_are_asked_for_less_and_less():
     assert fleet.slept == pytest.approx([0.3, 0.6])
 
 
+def test_a_watch_that_is_lost_again_and_again_but_heard_is_sought_at_once():
+    fleet = Fleet()
+    fleet.says(WATCH, *(events(event("k", "1", version), lost=True) for version in range(4)))
+
+    watch = fleet.client(backoff=0.4, retries=0).kv("b").watch()
+
+    assert [next(watch).version for _ in range(4)] == [0, 1, 2, 3]
+    watch.close()
+    assert fleet.slept == pytest.approx([0.3, 0.3, 0.3])
+
+
 def test_a_change_that_was_cut_in_two_is_told_once():
     fleet = Fleet()
     whole = event("k", "1", 1)

@@ -20,11 +20,12 @@ def test_a_replica_is_told_of_once_with_its_worst():
     status = merge(
         [
             master(replica("2", 5), replica("3", 90, "lagging"), status="lagging"),
-            master(replica("3", 7), replica("1", 0)),
+            master(replica("3", 7), replica("2", 6), replica("1", 0)),
         ]
     )
 
     assert [one["id"] for one in status["replicas"]] == ["1", "2", "3"]
+    assert status["replicas"][1]["lag_ms"] == 6
     third = status["replicas"][2]
     assert (third["lag_ms"], third["status"]) == (90, "lagging")
     assert (third["offset"], third["lag_entries"]) == (20, 2)
