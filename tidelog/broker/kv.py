@@ -257,7 +257,8 @@ class Kv:
         index = max(work.after, await self._read_index(partition, deadline))
         state = await self._ready(partition, deadline)
         entry = state.current(work.key)
-        is_committed = entry is None or entry.version < state.leader.high_watermark
+        # Not the watermark: a transaction counts once its marker, too, is committed.
+        is_committed = entry is None or entry.version < partition.last_stable_offset
         if not is_committed or state.overlay.is_undecided(work.key):
             # What the key was before, or is to be, the view will know.
             await state.view.reached(index, deadline)
