@@ -149,6 +149,58 @@ def test_a_stop_ends_idle_connections_and_does_not_wait_for_them(tmp_path):
         connection.close()
 
 
+def test_a_node_whose_http_nobody_uses_has_imported_none_of_it():
+    heavy = ["starlette", "uvicorn", "httptools", "websockets", "httpx", "tidelog.faces.http.app"]
+    script = "import sys, tidelog.faces.node; print(*(set(sys.argv[1:]) & set(sys.modules)))"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True
+    )
+
+    assert loaded.stdout.split() == []
+
+
+# Those who listen.
+
+
+def listening(path: str) -> bytes:
+    """A request for all records of a topic, over a WebSocket if its path ends so."""
+    head = f"GET {path}?from=earliest HTTP/1.1\r\nhost: x\r\n"
+    if path.endswith("/ws"):
+        head += "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+        head += "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    return (head + "\r\n").encode()
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while end not in received:
+        chunk = connection.recv(65536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+def test_a_stop_tells_those_who_listen_to_go_elsewhere_and_waits_for_no_goodbye(tmp_path):
+    with NodeProcess(tmp_path / "data") as node, raw(node) as stream, raw(node) as web_socket:
+        with RawClient(node.port) as client:
+            client.create_topic("tide", partitions=1)
+            client.produce(bytes(encode_batch([Record(value=b"risen")])), "tide")
+        for connection, path in ((stream, "stream"), (web_socket, "ws")):
+            connection.sendall(listening(f"/v1/topics/tide/{path}"))
+            read_until(connection, b"risen")
+
+        began = time.monotonic()
+        assert node.stop() == 0
+
+        assert time.monotonic() - began < SECONDS_MAX
+        assert read_all(stream).endswith(b"0\r\n\r\n")
+        goodbye = read_all(web_socket)
+        at = goodbye.rindex(b"\x88")
+        assert int.from_bytes(goodbye[at + 2 : at + 4], "big") == 1012
+        assert " ERROR " not in node.log.read_text()
+
+
 # Where it listens.
 
 

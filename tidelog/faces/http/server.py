@@ -103,7 +103,7 @@ class Server:
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
             silent_seconds_max = self._node.broker.config.frame_timeout_ms / 1000
+            await asyncio.sleep(min(SWEEP_SECONDS, silent_seconds_max))
             for connection in self.connections:
                 connection.close_if_stale(loop.time() - silent_seconds_max)
