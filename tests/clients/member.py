@@ -87,6 +87,10 @@ def run_kafka_python(options: argparse.Namespace, stop: Stop) -> None:
             say(assigned=sorted(p.partition for p in assigned))
 
     consumer.subscribe([options.topic], listener=Listener())
+    # A leader that hears of the partitions only after it has joined joins again; if a poll ends in
+    # the middle of that, kafka-python 3.0 forgets it, and has nothing and is silent for ever.
+    while not consumer.partitions_for_topic(options.topic):
+        pass
     values: list[bytes | None] = []
     while not stop.is_set:
         found = consumer.poll(timeout_ms=100, max_records=100)

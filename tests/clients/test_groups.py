@@ -29,6 +29,7 @@ class Member:
     ) -> None:
         arguments = [library, bootstrap, group, topic]
         arguments += ["--instance", instance] if instance else []
+        self._name = " ".join(arguments)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.clients.member", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -78,6 +79,11 @@ class Member:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def __str__(self) -> str:
+        code = self._process.poll()
+        state = "runs" if code is None else f"ended with {code}"
+        return f"{self._name}: {state}, had {self._assignments}, read {len(self.values)}"
+
 
 class Members:
     """Starts members, and ends them with the test."""
@@ -92,6 +98,7 @@ class Members:
 
     def end_all(self) -> None:
         for member in self._members:
+            print(member)  # shown if the test has failed
             if member.is_running:
                 member.end(cleanly=False)
 
