@@ -177,6 +177,8 @@ def test_what_is_refused_is_told_partition_by_partition(world):
         ({"topic": "nope", "replication": 2}, 404, "nope"),
         ({"drain": [9]}, 404, "9"),
         ({"balanced": True}, 400, "balance"),
+        ({"topic": "t", "partition": 2**31, "replicas": [1]}, 400, "2147483647"),
+        ({"topic": "t", "replicas": []}, 400, "length >= 1"),
     ],
     ids=str,
 )
@@ -240,6 +242,7 @@ def test_the_first_replicas_lead_again_when_they_are_elected(world):
     [
         ({"type": "unclean", "partition": 0}, 400),
         ({"type": "fair"}, 400),
+        ({"type": "preferred", "topic": "t", "partition": 2**31}, 400),
         ({}, 400),
         ({"type": "preferred", "topic": "nope"}, 404),
     ],
@@ -262,4 +265,5 @@ def test_the_quorum_is_told_at_any_node_and_a_broker_comes_to_vote_in_it(world):
     assert [one["node"] for one in before["observers"]] == [4]
     assert added == {"node": 4, "votes": True} and removed == {"node": 4, "votes": False}
     assert sorted(one["node"] for one in during["voters"]) == [1, 2, 3, 4]
-    assert world.ask(1, "/v1/quorum/voters/9", "POST", {}).status in (400, 404)
+    assert world.ask(1, "/v1/quorum/voters/9", "POST", {}).status == 404
+    assert world.ask(1, f"/v1/quorum/voters/{2**31}", "POST", {}).status == 404

@@ -164,6 +164,7 @@ def test_a_reset_may_found_a_group_and_says_so(world):
         ({"topic": "orders", "to": "latest", "offset": 1}, 400, "say where to, once"),
         ({"topic": "orders", "to": "middle"}, 400, "topic, partitions, to"),
         ({"topic": "orders", "offset": -1}, 400, "topic, partitions, to"),
+        ({"topic": "orders", "to": "latest", "partitions": []}, 400, "length >= 1"),
         ({"topic": "orders", "to": "latest", "partitions": [2]}, 404, "partitions 0 to 1"),
         ({"topic": "nope", "to": "latest"}, 404, "nope"),
     ],

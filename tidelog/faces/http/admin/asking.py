@@ -29,6 +29,7 @@ _HERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 NodeNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 AFTER_PLACE: Final = Param(
     name="after",

@@ -3,14 +3,20 @@
 Rule: nothing is done to a group that has members; whoever consumes is stopped first.
 """
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from tidelog.client import group_offsets
 from tidelog.client.admin import MemberInfo
 from tidelog.client.group_offsets import Target, progress_of, require_stopped
-from tidelog.faces.http.admin.asking import AFTER_PLACE, Natural, operator, page_places
+from tidelog.faces.http.admin.asking import (
+    AFTER_PLACE,
+    Natural,
+    PartitionNumber,
+    operator,
+    page_places,
+)
 from tidelog.faces.http.api import Call, Operation, Param
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
@@ -73,7 +79,7 @@ class ResetWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Where a group shall go on; exactly one of `to`, `offset`, `time_ms` and `shift`."""
 
     topic: str
-    partitions: list[Natural] | None = None
+    partitions: Annotated[list[PartitionNumber], msgspec.Meta(min_length=1)] | None = None
     to: Literal["earliest", "latest", "current"] | None = None
     offset: Natural | None = None
     time_ms: Natural | None = None

@@ -6,7 +6,7 @@ Rule 2: the cluster takes or refuses each partition for itself; the answer says 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tidelog.faces.http.admin.asking import (
     AFTER_PLACE,
     Natural,
     NodeNumber,
+    PartitionNumber,
     Place,
     RefusedPlace,
     operator,
@@ -31,6 +32,7 @@ from tidelog.faces.http.problems import Problem
 from tidelog.model import TopicPartition
 
 TAG: Final = "moves"
+Nodes: TypeAlias = Annotated[list[NodeNumber], msgspec.Meta(min_length=1)]
 KINDS: Final = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
@@ -42,7 +44,7 @@ class ElectionWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     type: Literal["preferred", "unclean"]
     topic: str | None = None
-    partition: Natural | None = None
+    partition: PartitionNumber | None = None
 
 
 class Elected(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +83,8 @@ async def elect_leaders(call: Call) -> Elections:
 
 class MoveWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     topic: str
-    partition: Natural
-    replicas: list[NodeNumber]
+    partition: PartitionNumber
+    replicas: Nodes
     log_dirs: list[str] | None = None
     """Taken for Kafka's sake, without effect: a broker has one directory."""
 
@@ -93,16 +95,16 @@ class MovesWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1] = 1
     partitions: list[MoveWanted] | None = None
     """A plan: of Kafka's form, or what a dry run has answered."""
-    replicas: list[NodeNumber] | None = None
+    replicas: Nodes | None = None
     """These brokers, for `topic`; the preferred leader first."""
     replication: NodeNumber | None = None
     """So many replicas of each partition of `topic`."""
-    drain: list[NodeNumber] | None = None
+    drain: Nodes | None = None
     """All off these brokers."""
     balance: bool = False
     """As many replicas and leads on every broker."""
     topic: str | None = None
-    partition: Natural | None = None
+    partition: PartitionNumber | None = None
     throttle_bytes_per_second: Natural | None = None
     """For what each broker sends; it stays until it is unset (`catchup.bytes.per.second`)."""
     dry_run: bool = False
@@ -171,7 +173,7 @@ async def begin_moves(call: Call) -> Planned:
 
 def _plan_of(wanted: MovesWanted) -> Callable[[Layout], Targets]:
     """How the plan is made; Problem if it is said too little or too much of it."""
-    ways = (wanted.partitions, wanted.replicas, wanted.replication, wanted.drain or None)
+    ways = (wanted.partitions, wanted.replicas, wanted.replication, wanted.drain)
     if sum(way is not None for way in ways) + wanted.balance != 1:
         raise Problem(
             400, "say what to do, once: partitions, replicas, replication, drain or balance"

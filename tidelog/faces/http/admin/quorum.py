@@ -7,8 +7,11 @@ import msgspec
 from tidelog.client.members import ReplicaInfo
 from tidelog.faces.http.admin.asking import operator
 from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.problems import Problem
+from tidelog.model import NodeId
 
 TAG: Final = "quorum"
+NODE_MAX: Final = 2**31 - 1
 
 
 class QuorumReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +59,22 @@ def _show(copy: ReplicaInfo) -> QuorumReplica:
     )  # fmt: skip
 
 
+def _node(call: Call) -> NodeId:
+    """The node that the path names; whether it can vote is for the quorum to say."""
+    node: NodeId = call.path["id"]
+    if node > NODE_MAX:
+        raise Problem(404, f"there is no node {node}; no id is greater than {NODE_MAX}")
+    return node
+
+
 async def add_voter(call: Call) -> Votes:
-    node = call.path["id"]
+    node = _node(call)
     await operator(call).add_voter(node)
     return Votes(node=node, votes=True)
 
 
 async def remove_voter(call: Call) -> Votes:
-    node = call.path["id"]
+    node = _node(call)
     await operator(call).remove_voter(node)
     return Votes(node=node, votes=False)
 
@@ -78,6 +89,7 @@ OPERATIONS: Final = (
     Operation(
         method="POST", path=_VOTER, handler=add_voter, tag=TAG, body=NoBody, answer=Votes,
         summary="Let a broker vote, once it has caught up with the others.",
+        errors={404: "There is no such broker."},
     ),
     Operation(
         method="DELETE", path=_VOTER, handler=remove_voter, tag=TAG, answer=Votes,
