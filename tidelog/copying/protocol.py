@@ -1,0 +1,295 @@
+"""The replication stream: what a replica outside of the cluster and a node say to each other.
+
+Rule 1: a replica says who it is and what it wants, hears how far that goes, and asks from an offset
+        on; from then on it is sent what comes, and says how far it has got.
+Rule 2: an entry carries a checksum over its offset, its time and the very bytes of its operation.
+        Who gets one that does not fit asks again from there.
+Rule 3: what is too far behind, or asks for what was deleted, gets everything as one database, and
+        goes on from where that ends.
+"""
+
+# stream   := hello hello_ack sync sync_start (snapshot bytes)? (batch | heartbeat | ack)*
+#             where hello, sync and ack are the replica's
+# A message is JSON with a "type". Over a WebSocket it is a text message, or from a size on a binary
+# one, "G" and the gzip of the text; "S" and bytes are a piece of a snapshot; "B", the next offset
+# (int64) and bytes are record batches as the log has them, for who asked for format "binary".
+# Over HTTP each message is a line; gzip and snapshots stand in lines of their own, in base64.
+# checksum := crc32c(offset: int64, timestamp: int64, operation as it is written)   (big-endian)
+
+import struct
+from base64 import b64decode, b64encode
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from crc32c import crc32c
+
+from tidelog.errors import CorruptMessage
+from tidelog.model import Offset
+from tidelog.queues.records import (
+    DeliveryWritten,
+    JobWritten,
+    about_of,
+    decode,
+)
+from tidelog.records import Record
+
+VERSION: Final = "0.1.0"
+JSON_FORMAT: Final = "json"
+BINARY_FORMAT: Final = "binary"
+GZIP: Final = b"G"
+SNAPSHOT: Final = b"S"
+BATCHES: Final = b"B"
+NEXT: Final = struct.Struct(">q")
+_CHECKED: Final = struct.Struct(">qq")
+
+CONNECTION_FAILED: Final = "ConnectionFailed"
+SYNC_FAILED: Final = "SyncFailed"
+OFFSET_NOT_FOUND: Final = "OffsetNotFound"
+CHECKSUM_MISMATCH: Final = "ChecksumMismatch"
+LOG_TRUNCATED: Final = "LogTruncated"
+PROTOCOL_ERROR: Final = "ProtocolError"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is to be copied: one of these, and one partition of it."""
+
+    bucket: str | None = None
+    queue: str | None = None
+    room: str | None = None
+    topic: str | None = None
+    pubsub: str | None = None
+    partition: int = 0
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Anything that the two say."""
+
+
+class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
+    replica_id: str
+    source: Source
+    version: str = VERSION
+    format: str = JSON_FORMAT
+    snapshots: bool = True
+    """Whether it takes everything at once when it is too far behind."""
+
+
+class HelloAck(_Message, frozen=True, kw_only=True, tag="hello_ack"):
+    master_id: str
+    current_offset: Offset
+    log_oldest_offset: Offset
+    topic: str
+    topic_id: str
+    partitions: int
+    heartbeat_interval_ms: int
+    replica_timeout_ms: int
+
+
+class Sync(_Message, frozen=True, kw_only=True, tag="sync"):
+    from_offset: Offset | None = None
+    """None: all of it."""
+    topic_id: str = ""
+    """Of what the replica has; if the topic was made anew, that is worth nothing."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A database that follows: how large it is, and of what."""
+
+    size: int
+    sha256: str
+    topic_id: str
+    epoch: int
+    applied: Offset
+
+
+class SyncStart(_Message, frozen=True, kw_only=True, tag="sync_start"):
+    mode: str
+    from_offset: Offset
+    snapshot: Snapshot | None = None
+
+
+class LogEntry(_Message, frozen=True, kw_only=True, tag="log_entry"):
+    offset: Offset
+    timestamp: int
+    operation: msgspec.Raw
+    checksum: int
+
+
+class Batch(_Message, frozen=True, kw_only=True, tag="batch"):
+    entries: list[LogEntry]
+    next_offset: Offset
+
+
+class Heartbeat(_Message, frozen=True, kw_only=True, tag="heartbeat"):
+    current_offset: Offset
+
+
+class Ack(_Message, frozen=True, kw_only=True, tag="ack"):
+    offset: Offset
+
+
+class Failed(_Message, frozen=True, kw_only=True, tag="error"):
+    code: str
+    detail: str
+    location: str | None = None
+    """Where to go instead."""
+
+
+FromNode: TypeAlias = HelloAck | SyncStart | Batch | LogEntry | Heartbeat | Failed
+FromReplica: TypeAlias = Hello | Sync | Ack | Failed
+
+encode: Final = msgspec.json.Encoder().encode
+decode_from_node: Final = msgspec.json.Decoder(FromNode).decode
+decode_from_replica: Final = msgspec.json.Decoder(FromReplica).decode
+
+
+# Operations.
+
+
+class KvSet(_Message, frozen=True, kw_only=True, tag="kv_set"):
+    key: str
+    value: Any
+    encoding: str = "json"
+    key_encoding: str = "text"
+    expires_at_ms: int | None = None
+
+
+class KvDel(_Message, frozen=True, kw_only=True, tag="kv_del"):
+    keys: list[str]
+    key_encoding: str = "text"
+
+
+class QueuePublish(_Message, frozen=True, kw_only=True, tag="queue_publish"):
+    queue: str
+    message: dict[str, Any]
+
+
+class QueueAck(_Message, frozen=True, kw_only=True, tag="queue_ack"):
+    queue: str
+    sequence: int
+
+
+class StreamPublish(_Message, frozen=True, kw_only=True, tag="stream_publish"):
+    room: str
+    event: dict[str, Any]
+
+
+class PubSubPublish(_Message, frozen=True, kw_only=True, tag="pubsub_publish"):
+    topic: str
+    message: Any
+
+
+Operation: TypeAlias = KvSet | KvDel | QueuePublish | QueueAck | StreamPublish | PubSubPublish
+decode_operation: Final = msgspec.json.Decoder(Operation).decode
+
+EXPIRES_HEADER: Final = "tidelog-expires-at"
+EVENT_HEADER: Final = "event"
+
+
+def checksum_of(offset: Offset, timestamp: int, operation: bytes) -> int:
+    return crc32c(operation, crc32c(_CHECKED.pack(offset, timestamp)))
+
+
+def entry_of(record: Record, source: Source) -> LogEntry | None:
+    """A record as a replica of `source` hears of it; None if it does not concern it."""
+    operation = _operation_of(record, source)
+    return None if operation is None else sealed(record.offset, record.timestamp_ms, operation)
+
+
+def sealed(offset: Offset, timestamp: int, operation: Operation) -> LogEntry:
+    data = encode(operation)
+    return LogEntry(
+        offset=offset, timestamp=timestamp, operation=msgspec.Raw(data),
+        checksum=checksum_of(offset, timestamp, data),
+    )  # fmt: skip
+
+
+def _operation_of(record: Record, source: Source) -> Operation | None:
+    if source.queue is not None:
+        return _of_queue(record, source.queue)
+    if source.room is not None:
+        kind = next((value for name, value in record.headers if name == EVENT_HEADER), None)
+        value, _ = _shown(record.value or b"null")
+        event = {"id": record.offset, "event": (kind or b"message").decode("utf-8", "replace")}
+        return StreamPublish(room=source.room, event={**event, "data": value})
+    if record.key is None and source.bucket is not None:
+        return None
+    key, key_encoding = _text(record.key or b"")
+    if record.value is None:
+        return KvDel(keys=[key], key_encoding=key_encoding)
+    value, encoding = _shown(record.value)
+    expires = next((value for name, value in record.headers if name == EXPIRES_HEADER), None)
+    return KvSet(
+        key=key, value=value, encoding=encoding, key_encoding=key_encoding,
+        expires_at_ms=int(expires) if expires is not None and expires.isdigit() else None,
+    )  # fmt: skip
+
+
+def _of_queue(record: Record, queue: str) -> Operation | None:
+    match decode(record):
+        case JobWritten(place=place, about=None) if place.queue == queue:
+            return QueueAck(queue=queue, sequence=place.sequence)
+        case JobWritten(place=place) if place.queue == queue:
+            about = about_of(record)
+            value, _ = _shown(record.value or b"null")
+            message = {
+                "id": record.offset, "sequence": place.sequence, "value": value,
+                "attributes": about.attributes, "key": about.key,
+            }  # fmt: skip
+            return QueuePublish(queue=queue, message=message)
+        case DeliveryWritten() | _:
+            return None
+
+
+def check(entry: LogEntry) -> Operation:
+    """The operation of an entry; CorruptMessage if it is not what was sent."""
+    data = bytes(entry.operation)
+    if checksum_of(entry.offset, entry.timestamp, data) != entry.checksum:
+        raise CorruptMessage(f"the entry at offset {entry.offset} is damaged: {CHECKSUM_MISMATCH}")
+    found: Operation = decode_operation(data)
+    return found
+
+
+def record_of(entry: LogEntry) -> Record | None:
+    """The record of a bucket that an entry tells of; None for other operations."""
+    match operation := check(entry):
+        case KvSet():
+            headers: tuple[tuple[str, bytes], ...] = ()
+            if operation.expires_at_ms is not None:
+                headers = ((EXPIRES_HEADER, b"%d" % operation.expires_at_ms),)
+            return Record(
+                key=_bytes(operation.key, operation.key_encoding),
+                value=_bytes(operation.value, operation.encoding), headers=headers,
+                timestamp_ms=entry.timestamp, offset=entry.offset,
+            )  # fmt: skip
+        case KvDel():
+            return Record(
+                key=_bytes(operation.keys[0], operation.key_encoding), value=None,
+                timestamp_ms=entry.timestamp, offset=entry.offset,
+            )  # fmt: skip
+        case _:
+            return None
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    try:
+        return data.decode(), "text"
+    except UnicodeDecodeError:
+        return b64encode(data).decode(), "base64"
+
+
+def _shown(data: bytes) -> tuple[Any, str]:
+    text, encoding = _text(data)
+    if encoding == "text":
+        try:
+            msgspec.json.decode(data)
+        except (msgspec.MsgspecError, RecursionError):
+            return text, "text"
+        return msgspec.Raw(data), "json"
+    return text, encoding
+
+
+def _bytes(value: Any, encoding: str) -> bytes:
+    if encoding == "base64":
+        return b64decode(value)
+    return str(value).encode() if encoding == "text" else encode(value)
