@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_ROUNDS: Final = 20
-_ROUND_SECONDS_MAX: Final = 0.5
+_ROUNDS: Final = 50
+_ROUND_SECONDS_MAX: Final = 0.1
 
 
 class Closable(Protocol):
