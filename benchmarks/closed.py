@@ -11,13 +11,15 @@ import asyncio
 import gc
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from benchmarks.bench import run_fast
 from tidelog.client.load import percentiles
+
+T = TypeVar("T")
 
 SILENT_SECONDS_MAX: Final = 30.0
 
@@ -226,10 +228,15 @@ def ask_closed(
         latencies = [seconds for one in askers for seconds in one.latencies]
         return Timed(requests=len(latencies), seconds=elapsed, milliseconds=percentiles(latencies))
 
+    return undisturbed(run())
+
+
+def undisturbed(work: Coroutine[Any, Any, T]) -> T:
+    """Run it without the garbage collector, whose pauses would be taken for a server's."""
     gc.collect()
     gc.disable()
     try:
-        return run_fast(run())
+        return run_fast(work)
     finally:
         gc.enable()
 

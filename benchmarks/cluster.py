@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -65,6 +65,9 @@ class Cluster(ClusterProcess):
 
     def kafka_port(self, node: NodeId) -> int:
         return int(self.bootstraps[node - 1].rpartition(":")[2])
+
+    def http_port(self, node: NodeId) -> int:
+        return int(self.ready["http"].split(",")[node - 1].rpartition(":")[2])
 
     def pid(self, node: NodeId) -> int:
         return self._pids()[node]
@@ -214,12 +217,16 @@ class Cluster(ClusterProcess):
         self.ask(lambda client: client.delete_topic(topic))
 
 
+def cluster_of_three(bench: Bench) -> AbstractContextManager[Cluster]:
+    return cluster_of(bench, NODES)
+
+
 @contextmanager
-def cluster_of_three(bench: Bench) -> Iterator[Cluster]:
-    """Three nodes with empty directories; all is gone afterwards."""
+def cluster_of(bench: Bench, nodes: int) -> Iterator[Cluster]:
+    """Nodes with empty directories; all is gone afterwards."""
     data = bench.fresh("cluster")
     try:
-        with (cluster := Cluster(data, NODES)):
+        with (cluster := Cluster(data, nodes)):
             wait_until(cluster.is_whole, "the cluster did not form")
             yield cluster
             assert cluster.interrupt() == 0, "the nodes did not stop cleanly"
