@@ -6,6 +6,7 @@ node may send it work at any time.
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.copies import Copies
 from tidelog.broker.kv import Kv
 from tidelog.broker.pubsub import PubSub
 from tidelog.broker.queues import Queues
@@ -25,3 +26,4 @@ class Services:
         self.kv = Kv(broker)
         self.queues = Queues(broker)
         self.pubsub = PubSub(broker)
+        self.copies = Copies(broker, self.records, self.kv, self.queues)

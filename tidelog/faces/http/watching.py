@@ -11,6 +11,7 @@ import msgspec
 
 from tidelog.broker.record_service import Batches
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
@@ -57,6 +58,8 @@ async def _open(call: Call) -> RecordStream:
     bucket = call.path["bucket"]
     call.node.services.kv.places(bucket)  # it must be one
     start = call["last-event-id"] or call["from"]
+    if start in ("earliest", "latest"):
+        raise Problem(400, f"from is {start!r}; a watch begins at now, start, or a cursor")
     show = partial(_show, (call["prefix"] or "").encode())
     return await begin_stream(call.node.services.records, bucket, _STARTS.get(start, start), show)
 

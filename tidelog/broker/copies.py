@@ -1,0 +1,194 @@
+"""Copies outside of the cluster: what they are sent, and who they are.
+
+Rule 1: an entry is sent once it is decided; a copy never has what the cluster may lose.
+Rule 2: who is far behind, or asks for what was deleted, gets the view of a replica as it is,
+        through SQLite's own backup, with the topic, the epoch and the offset that it is of.
+Rule 3: a copy that says nothing for too long is forgotten; it begins again where it is.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.kv import Kv
+from tidelog.broker.queues import Queues
+from tidelog.broker.record_service import Batches, RecordService
+from tidelog.broker.views import Views
+from tidelog.copying.kinds import QueueView, kind_of
+from tidelog.copying.protocol import Snapshot, Source
+from tidelog.errors import BrokerError, InvalidRequest, NotLeader
+from tidelog.host import Path
+from tidelog.model import QUEUES_TOPIC, Endpoint, Offset, TopicPartition
+
+ROOM_PREFIX: Final = "room."
+READ_BYTES: Final = 1024 * 1024
+PIECE_BYTES: Final = 256 * 1024
+_SNAPSHOT_SECONDS_MAX: Final = 60.0
+
+
+@dataclass(slots=True)
+class Copy:
+    """One replica outside of the cluster, as this node knows it."""
+
+    replica_id: str
+    source: str
+    connected_at_ms: int
+    sent: Offset = 0
+    acknowledged: Offset = 0
+    last_ack_ms: int = 0
+    is_connected: bool = True
+
+
+class Taken(NamedTuple):
+    """A snapshot that lies in a file."""
+
+    path: Path
+    about: Snapshot
+
+
+class Elsewhere(BrokerError):
+    """This node has no replica of it; another does."""
+
+    code = NotLeader.code
+
+    def __init__(self, at: Endpoint | None) -> None:
+        super().__init__(
+            "this node holds no replica of it" + ("" if at is None else f"; the node at {at} does")
+        )
+        self.at = at
+
+
+class Copies:
+    """What this node sends to copies, and what it knows of them."""
+
+    def __init__(self, broker: Broker, records: RecordService, kv: Kv, queues: Queues) -> None:
+        self._broker = broker
+        self._records = records
+        self._kv = kv
+        self._queues = queues
+        self._queue_views = Views(broker, QueueView(), lambda partition: False)
+        self.known: dict[str, Copy] = {}
+
+    async def place_of(self, source: Source) -> TopicPartition:
+        """The partition that a source is in; the error that says why there is none."""
+        named = [n for n in (source.bucket, source.queue, source.room, source.topic) if n]
+        if len(named) != 1:
+            raise InvalidRequest("a source names one of bucket, queue, room, topic and pubsub")
+        if source.bucket is not None:
+            places = self._kv.places(source.bucket)
+            if not 0 <= source.partition < len(places):
+                raise InvalidRequest(f"{source.bucket} has partitions 0 to {len(places) - 1}")
+            return places[source.partition]
+        if source.queue is not None:
+            return await self._queues.place_of(source.queue)
+        name = source.topic or f"{ROOM_PREFIX}{source.room}"
+        await self._records.topic(name, partition=source.partition)
+        return TopicPartition(name, source.partition)
+
+    async def bounds(self, place: TopicPartition) -> Batches:
+        """Where a partition begins and ends, as far as that is decided."""
+        return await self._records.read(place.topic, place.partition, offset=-1, records_max=1)
+
+    async def batches(
+        self, place: TopicPartition, offset: Offset, *, wait_seconds: float, records_max: int
+    ) -> AsyncIterator[Batches]:
+        """What comes from `offset` on, for ever; empty ones where nothing came in time."""
+        while True:
+            found = await self._records.read(
+                place.topic, place.partition, offset=offset, wait_seconds=wait_seconds,
+                bytes_max=READ_BYTES, records_max=records_max,
+            )  # fmt: skip
+            yield found
+            offset = max(offset, found.end)
+
+    # Snapshots.
+
+    async def snapshot(self, place: TopicPartition, source: Source) -> Taken:
+        """The view of this node's replica, as it is, in a file of its own."""
+        kind = kind_of(source)
+        if kind is None:
+            raise InvalidRequest("only buckets and queues can be had as a whole")
+        try:
+            partition = self._broker.partition(place.topic, place.partition)
+        except BrokerError:
+            raise Elsewhere(self._where(place)) from None
+        views = self._queue_views if place.topic == QUEUES_TOPIC else self._kv.views
+        view = views.of(partition)
+        deadline = self._broker.host.clock.monotonic() + _SNAPSHOT_SECONDS_MAX
+        await view.reached(partition.last_stable_offset, deadline)
+        name = f"{self._broker.host.new_id().hex}.copy"
+        path = self._broker.root / "views" / name
+        position = await view.backup(path)
+        size, digest = await self._broker.host.offload.run(partial(_digest, path))
+        return Taken(
+            path,
+            Snapshot(
+                size=size, sha256=digest, topic_id=partition.topic_id.hex, epoch=position.epoch,
+                applied=position.applied,
+            ),
+        )  # fmt: skip
+
+    async def pieces(self, taken: Taken) -> AsyncIterator[bytes]:
+        """The bytes of a snapshot; its file is gone afterwards."""
+        offload = self._broker.host.offload
+        try:
+            for at in range(0, taken.about.size, PIECE_BYTES):
+                yield await offload.run(partial(_piece, taken.path, at))
+        finally:
+            await offload.run(partial(self._broker.host.disk.remove, taken.path))
+
+    def _where(self, place: TopicPartition) -> Endpoint | None:
+        image = self._broker.image
+        topic = image.topics.get(place.topic)
+        if topic is None:
+            return None
+        known = topic.partitions[place.partition]
+        for node in (known.leader, *known.replicas):
+            broker = image.brokers.get(node)
+            if broker is not None and not broker.fenced and broker.http is not None:
+                return broker.http
+        return None
+
+    # Who copies.
+
+    def arrived(self, replica_id: str, source: str) -> Copy:
+        """A replica has connected; of an earlier connection of it nothing counts any more."""
+        copy = self.known[replica_id] = Copy(replica_id, source, self._broker.host.clock.wall_ms())
+        return copy
+
+    def left(self, copy: Copy) -> None:
+        copy.is_connected = False
+
+    def acknowledged(self, copy: Copy, offset: Offset) -> None:
+        copy.acknowledged = max(copy.acknowledged, offset)
+        copy.last_ack_ms = self._broker.host.clock.wall_ms()
+
+    def list(self) -> list[Copy]:
+        """Those that are here, or were within the time that one is remembered."""
+        timeout_ms = self._broker.config.replication_stream_replica_timeout_secs * 1000
+        now_ms = self._broker.host.clock.wall_ms()
+        for name, copy in list(self.known.items()):
+            heard_ms = max(copy.last_ack_ms, copy.connected_at_ms)
+            if not copy.is_connected and now_ms - heard_ms > timeout_ms:
+                del self.known[name]
+        return list(self.known.values())
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    """How long a file is, and its hash. In a disk's thread; only real nodes have such files."""
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        while data := file.read(PIECE_BYTES):
+            digest.update(data)
+            size += len(data)
+    return size, digest.hexdigest()
+
+
+def _piece(path: Path, at: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(at)
+        return file.read(PIECE_BYTES)

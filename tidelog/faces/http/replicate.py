@@ -1,0 +1,445 @@
+"""The replication stream over HTTP: a WebSocket, or one long answer of lines.
+
+Rule 1: whatever goes wrong is said in a message with its own code before the stream ends.
+Rule 2: a replica is sent what it can take: the next batch is read when the last one has left.
+Rule 3: who does not acknowledge for `replication.stream.replica.timeout.secs` is let go.
+"""
+
+import asyncio
+import gzip
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import StreamingResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tidelog.broker.copies import Copies, Copy, Elsewhere, Taken
+from tidelog.broker.record_service import Batches, ReadOutside
+from tidelog.copying import protocol
+from tidelog.copying.protocol import (
+    Ack,
+    Batch,
+    Failed,
+    Heartbeat,
+    Hello,
+    HelloAck,
+    PubSubPublish,
+    Source,
+    Sync,
+    SyncStart,
+)
+from tidelog.errors import BrokerError, UnknownTopicOrPartition
+from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
+from tidelog.faces.http.sockets import socket_of
+from tidelog.model import Offset
+
+NAME_MAX: Final = 256
+_LIVE_MAX: Final = 10_000
+"""Messages of pub/sub that wait for one replica; who lets more wait is let go."""
+
+
+class Ended(Exception):
+    """The stream is over, and why."""
+
+    def __init__(self, code: str, detail: str, location: str | None = None) -> None:
+        super().__init__(detail)
+        self.failed = Failed(code=code, detail=detail, location=location)
+
+
+class Session:
+    """What one replica is sent."""
+
+    def __init__(self, call: Call, hello: Hello) -> None:
+        self._call = call
+        self._copies: Copies = call.node.services.copies
+        self._config = call.broker.config
+        self.hello = hello
+        self.copy: Copy | None = None
+        self.from_offset: Offset = 0
+        self._taken: Taken | None = None
+        self._bounds: Batches
+
+    # Agreeing.
+
+    async def greet(self) -> HelloAck:
+        hello = self.hello
+        if not 0 < len(hello.replica_id) <= NAME_MAX:
+            raise Ended(protocol.PROTOCOL_ERROR, f"replica_id has 1 to {NAME_MAX} characters")
+        if hello.format not in (protocol.JSON_FORMAT, protocol.BINARY_FORMAT):
+            raise Ended(protocol.PROTOCOL_ERROR, "format must be json or binary")
+        broker, config = self._call.broker, self._config
+        partitions, current, oldest, topic, topic_id = 1, 0, 0, "", ""
+        if hello.source.pubsub is None:
+            self._place = await self._copies.place_of(hello.source)
+            found = self._bounds = await self._copies.bounds(self._place)
+            topic, topic_id = self._place.topic, found.topic
+            partitions = len(broker.image.topics[topic].partitions)
+            current, oldest = found.offset, found.log_start
+        self.copy = self._copies.arrived(
+            hello.replica_id, msgspec.json.encode(hello.source).decode()
+        )
+        return HelloAck(
+            master_id=f"node-{broker.node_id}", current_offset=current, log_oldest_offset=oldest,
+            topic=topic, topic_id=topic_id, partitions=partitions,
+            heartbeat_interval_ms=config.replication_stream_heartbeat_interval_ms,
+            replica_timeout_ms=config.replication_stream_replica_timeout_secs * 1000,
+        )  # fmt: skip
+
+    async def begin(self, sync: Sync) -> SyncStart:
+        """Decide what the replica gets first."""
+        hello = self.hello
+        if hello.source.pubsub is not None:
+            return SyncStart(mode="live", from_offset=0)
+        bounds, wanted = self._bounds, sync.from_offset
+        is_other = bool(sync.topic_id) and sync.topic_id != bounds.topic
+        if wanted is not None and wanted > bounds.high_watermark and not is_other:
+            raise Ended(
+                protocol.OFFSET_NOT_FOUND,
+                f"offset {wanted} has not come yet; it is {bounds.high_watermark}",
+            )
+        is_kept = hello.source.bucket is not None or hello.source.queue is not None
+        threshold = self._config.replication_stream_full_sync_threshold
+        is_truncated = wanted is not None and wanted < bounds.log_start
+        is_far = wanted is None or bounds.offset - wanted > threshold
+        if is_kept and hello.snapshots and (is_other or is_truncated or is_far):
+            return await self._begin_whole()
+        if is_truncated or is_other:
+            raise Ended(
+                protocol.LOG_TRUNCATED,
+                f"offset {wanted} was asked for; the log begins at {bounds.log_start}",
+            )
+        self.from_offset = bounds.log_start if wanted is None else wanted
+        return SyncStart(mode="incremental", from_offset=self.from_offset)
+
+    async def _begin_whole(self) -> SyncStart:
+        try:
+            self._taken = await self._copies.snapshot(self._place, self.hello.source)
+        except Elsewhere as error:
+            location = None if error.at is None else f"http://{error.at}/v1/replicate"
+            raise Ended(protocol.CONNECTION_FAILED, str(error), location) from error
+        except BrokerError as error:
+            raise Ended(protocol.SYNC_FAILED, str(error)) from error
+        about = self._taken.about
+        self.from_offset = about.applied
+        return SyncStart(mode="full", from_offset=about.applied, snapshot=about)
+
+    # Sending.
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        if self._taken is not None:
+            async for piece in self._copies.pieces(self._taken):
+                yield piece
+
+    async def messages(self) -> AsyncIterator[Batch | Heartbeat | bytes]:
+        """Batches as they come, and heartbeats where nothing comes."""
+        if self.hello.source.pubsub is not None:
+            async for live in self._live(self.hello.source.pubsub):
+                yield live
+            return
+        config = self._config
+        heartbeat = config.replication_stream_heartbeat_interval_ms / 1000
+        found: Batches
+        async for found in self._copies.batches(
+            self._place, self.from_offset, wait_seconds=heartbeat,
+            records_max=config.replication_stream_batch_size,
+        ):  # fmt: skip
+            if found.topic != self._bounds.topic:
+                raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
+            message = await self._show(found)
+            yield Heartbeat(current_offset=found.high_watermark) if message is None else message
+            if message is not None:
+                self._sent(found.end)
+                await asyncio.sleep(config.replication_stream_batch_timeout_ms / 1000)
+
+    async def _show(self, found: Batches) -> Batch | bytes | None:
+        records = self._call.node.services.records
+        if not found.data:
+            return None
+        if self.hello.format == protocol.BINARY_FORMAT:
+            return protocol.BATCHES + protocol.NEXT.pack(found.end) + b"".join(found.shown())
+        return await records.aside(len(found.data), lambda: _batch(found, self.hello.source))
+
+    def _sent(self, offset: Offset) -> None:
+        if self.copy is not None:
+            self.copy.sent = offset
+
+    async def _live(self, pattern: str) -> AsyncIterator[Batch | Heartbeat]:
+        pubsub, clock = self._call.node.services.pubsub, self._call.broker.host.clock
+        waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_LIVE_MAX)
+        number = 0
+
+        def hear(topic: str, data: bytes) -> bool:
+            with suppress(asyncio.QueueFull):
+                waiting.put_nowait((topic, data))
+                return True
+            return False
+
+        pubsub.subscribe(pattern, hear)
+        try:
+            while True:
+                seconds = self._config.replication_stream_heartbeat_interval_ms / 1000
+                try:
+                    async with asyncio.timeout(seconds):
+                        topic, data = await waiting.get()
+                except TimeoutError:
+                    yield Heartbeat(current_offset=number)
+                    continue
+                operation = PubSubPublish(topic=topic, message=msgspec.Raw(data))
+                entry = protocol.sealed(number, clock.wall_ms(), operation)
+                number += 1
+                yield Batch(entries=[entry], next_offset=number)
+        finally:
+            pubsub.unsubscribe(pattern, hear)
+
+    def acknowledged(self, offset: Offset) -> None:
+        if self.copy is not None:
+            self._copies.acknowledged(self.copy, offset)
+
+    def is_silent(self, since: float) -> bool:
+        """Whether it owes an acknowledgement since then, for too long."""
+        seconds = self._config.replication_stream_replica_timeout_secs
+        return self._call.broker.host.clock.monotonic() - since > seconds
+
+    def close(self) -> None:
+        if self.copy is not None:
+            self._copies.left(self.copy)
+
+
+def _batch(found: Batches, source: Source) -> Batch:
+    records, _ = found.unpack(1_000_000, 1 << 30)
+    entries = [e for record in records if (e := protocol.entry_of(record, source)) is not None]
+    return Batch(entries=entries, next_offset=found.end)
+
+
+def _failed(error: Exception) -> Failed:
+    if isinstance(error, Ended):
+        return error.failed
+    if isinstance(error, ReadOutside):
+        return Failed(code=protocol.LOG_TRUNCATED, detail=str(error))
+    if isinstance(error, UnknownTopicOrPartition):
+        return Failed(code=protocol.OFFSET_NOT_FOUND, detail=str(error))
+    if isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
+        return Failed(code=protocol.PROTOCOL_ERROR, detail=f"this is no message: {error}")
+    if isinstance(error, BrokerError):
+        return Failed(code=protocol.SYNC_FAILED, detail=str(error))
+    raise error
+
+
+# A WebSocket.
+
+
+async def replicate_socket(call: Call) -> None:
+    socket = socket_of(call)
+    await socket.accept()
+    session: Session | None = None
+    try:
+        hello = await _hear(socket, Hello)
+        session = Session(call, hello)
+        await _say(socket, session, await session.greet())
+        start = await session.begin(await _hear(socket, Sync))
+        await _say(socket, session, start)
+        async for piece in session.pieces():
+            await socket.send_bytes(protocol.SNAPSHOT + piece)
+        await _stream(socket, session)
+    except (Ended, BrokerError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        await socket.send_text(protocol.encode(_failed(error)).decode())
+    finally:
+        if session is not None:
+            session.close()
+
+
+async def _hear(socket: WebSocket, kind: type) -> Any:
+    seconds = 30.0
+    try:
+        async with asyncio.timeout(seconds):
+            message = protocol.decode_from_replica(await socket.receive_text())
+    except TimeoutError:
+        raise Ended(protocol.PROTOCOL_ERROR, f"nothing was said for {seconds:g} s") from None
+    except KeyError:
+        raise Ended(protocol.PROTOCOL_ERROR, "send JSON as text") from None
+    if isinstance(message, Failed):
+        raise Ended(message.code, message.detail)
+    if not isinstance(message, kind):
+        wanted = kind.__name__.lower()
+        raise Ended(protocol.PROTOCOL_ERROR, f"{wanted} was expected, not {type(message).__name__}")
+    return message
+
+
+async def _say(socket: WebSocket, session: Session, message: msgspec.Struct | bytes) -> None:
+    if isinstance(message, bytes):
+        await socket.send_bytes(message)
+        return
+    text = protocol.encode(message)
+    config = session._config
+    if (
+        config.replication_stream_compression
+        and len(text) > config.replication_stream_compression_threshold
+    ):
+        await socket.send_bytes(protocol.GZIP + gzip.compress(text, 1))
+    else:
+        await socket.send_text(text.decode())
+
+
+async def _stream(socket: WebSocket, session: Session) -> None:
+    clock = asyncio.get_running_loop().time
+    heard_at = clock()
+
+    async def listen() -> None:
+        nonlocal heard_at
+        while True:
+            ack = protocol.decode_from_replica(await socket.receive_text())
+            if isinstance(ack, Failed):
+                raise Ended(ack.code, f"the replica says: {ack.detail}")
+            if not isinstance(ack, Ack):
+                raise Ended(protocol.PROTOCOL_ERROR, "only acknowledgements are expected now")
+            heard_at = clock()
+            session.acknowledged(ack.offset)
+
+    async def tell() -> None:
+        async for message in session.messages():
+            await _say(socket, session, message)
+            if session.is_silent(heard_at):
+                raise Ended(protocol.CONNECTION_FAILED, "nothing was acknowledged for too long")
+
+    tasks = [asyncio.ensure_future(listen()), asyncio.ensure_future(tell())]
+    stopping = session._call.node.stop_wanted
+    try:
+        done, _ = await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stopping in done:
+            raise Ended(protocol.CONNECTION_FAILED, "the node is stopping; go to another")
+        for task in tasks:
+            if task in done:
+                task.result()
+    except WebSocketDisconnect:
+        pass
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# One long answer.
+
+
+class ReplicateWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hello and sync in one."""
+
+    replica_id: str
+    source: Source
+    from_offset: int | None = None
+    topic_id: str = ""
+    snapshots: bool = True
+
+
+class AckWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    replica_id: str
+    offset: int
+
+
+async def replicate_lines(call: Call) -> StreamingResponse:
+    wanted: ReplicateWanted = call.body
+    hello = Hello(replica_id=wanted.replica_id, source=wanted.source, snapshots=wanted.snapshots)
+    session = Session(call, hello)
+    return StreamingResponse(
+        _lines(session, wanted), media_type="application/x-ndjson",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )  # fmt: skip
+
+
+async def _lines(session: Session, wanted: ReplicateWanted) -> AsyncIterator[bytes]:
+    try:
+        yield _line(session, await session.greet())
+        sync = Sync(from_offset=wanted.from_offset, topic_id=wanted.topic_id)
+        yield _line(session, await session.begin(sync))
+        async for piece in session.pieces():
+            yield b'{"type":"snapshot_piece","data":"%s"}\n' % b64encode(piece)
+        async for message in session.messages():
+            assert not isinstance(message, bytes), "lines are JSON"
+            yield _line(session, message)
+    except (Ended, BrokerError) as error:
+        yield protocol.encode(_failed(error)) + b"\n"
+    finally:
+        session.close()
+
+
+def _line(session: Session, message: msgspec.Struct) -> bytes:
+    text = protocol.encode(message)
+    config = session._config
+    if (
+        config.replication_stream_compression
+        and len(text) > config.replication_stream_compression_threshold
+    ):
+        return b'{"type":"gzip","data":"%s"}\n' % b64encode(gzip.compress(text, 1))
+    return text + b"\n"
+
+
+async def acknowledge(call: Call) -> dict[str, Any]:
+    wanted: AckWanted = call.body
+    copies: Copies = call.node.services.copies
+    copy = copies.known.get(wanted.replica_id)
+    if copy is None:
+        raise Problem(404, f"no replica {wanted.replica_id!r} copies from this node")
+    copies.acknowledged(copy, wanted.offset)
+    return {"replica_id": wanted.replica_id, "offset": copy.acknowledged}
+
+
+# Who copies.
+
+
+class CopyShown(msgspec.Struct, kw_only=True):
+    replica_id: str
+    source: Any
+    status: str
+    offset: int
+    sent: int
+    connected_at_ms: int
+    last_ack_ms: int
+
+
+async def list_copies(call: Call) -> dict[str, Any]:
+    copies: Copies = call.node.services.copies
+    return {
+        "replicas": [
+            CopyShown(
+                replica_id=one.replica_id, source=msgspec.Raw(one.source.encode()),
+                status=_status(one), offset=one.acknowledged, sent=one.sent,
+                connected_at_ms=one.connected_at_ms, last_ack_ms=one.last_ack_ms,
+            )
+            for one in copies.list()
+        ]
+    }  # fmt: skip
+
+
+def _status(copy: Copy) -> str:
+    if not copy.is_connected:
+        return "disconnected"
+    if not copy.last_ack_ms:
+        return "syncing"
+    return "in_sync" if copy.acknowledged >= copy.sent else "lagging"
+
+
+OPERATIONS: Final = (
+    Operation(
+        method=WEB_SOCKET, path="/v1/replicate", handler=replicate_socket,
+        tag="replication stream",
+        summary="Copy a bucket, a queue, a room or a topic: hello, sync, entries, acks.",
+    ),
+    Operation(
+        method="POST", path="/v1/replicate", handler=replicate_lines, tag="replication stream",
+        body=ReplicateWanted, summary="The same as one long answer of JSON lines.",
+    ),
+    Operation(
+        method="POST", path="/v1/replicate/ack", handler=acknowledge, tag="replication stream",
+        body=AckWanted, errors={404: "No such replica copies from this node."},
+        summary="Tell how far a replica that reads lines has got.",
+    ),
+    Operation(
+        method="GET", path="/v1/replicate/replicas", handler=list_copies,
+        tag="replication stream", summary="Who copies from this node, and how far each has got.",
+    ),
+)  # fmt: skip
