@@ -378,7 +378,7 @@ def test_a_stop_ends_sockets_with_a_word_and_waits_for_theirs(run):
 
             assert await closed(socket) == (1012, "the node is stopping")
         assert await stage.app.ends.get() == "websocket.disconnect 1012"
-        await stage.server.wait_closed(SECONDS_MAX)
+        await stage.server.wait_closed(99 * SECONDS_MAX)
 
     run(story)
 
