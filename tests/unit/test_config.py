@@ -179,7 +179,7 @@ def test_every_topic_config_of_kafka_4_is_known():
         "unclean.leader.election.enable",
     }  # fmt: skip
 
-    own = {"durability", "failover.mode", "retention.mode", "retention.records"}
+    own = {"durability", "failover.mode", "kv.view", "retention.mode", "retention.records"}
     assert set(TOPIC_SETTINGS) == kafka | own
 
 
