@@ -9,13 +9,12 @@ Rule 4: a page of another origin reads nothing here, unless `http.cors.origins` 
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -50,6 +49,7 @@ from tidelog.faces.http import (
 )
 from tidelog.faces.http.api import EVENTS, Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
+from tidelog.faces.http.routing import STARTED, Explain, Routing
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_endpoint
 
@@ -90,22 +90,21 @@ def all_operations() -> tuple[Operation, ...]:
 
 
 def make_app(node: "Node") -> ASGIApp:
-    app = Starlette(
-        routes=[*_routes(node)],
-        exception_handlers={
-            HTTPException: _refuse,
-            ClientDisconnect: _give_up,
-            Problem: _explain,
-            BrokerError: _explain_broker,
-            Refused: _explain_refused,
-            ConnectionFailed: _explain_silence,
-            ConfigError: _explain_config,
-            Exception: _fail,
-        },
-    )
+    routes = [*_routes(node)]
+    explains: dict[type[Exception], Explain] = {
+        HTTPException: _refuse,
+        ClientDisconnect: _give_up,
+        Problem: _explain,
+        BrokerError: _explain_broker,
+        Refused: _explain_refused,
+        ConnectionFailed: _explain_silence,
+        ConfigError: _explain_config,
+        Exception: _fail,
+    }
+    app = Starlette(routes=routes, exception_handlers={**explains})
     app.router.redirect_slashes = False
     app.router.default = _nothing_there
-    return Limits(app, node)
+    return Limits(Routing(routes, explains, app), node)
 
 
 def _routes(node: "Node") -> Iterator[BaseRoute]:
@@ -196,25 +195,36 @@ class Limits:
         self._new_id = node.broker.host.new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get(REQUEST_ID, "")
+        given = _header(scope, REQUEST_ID.encode())
         is_fit = 0 < len(given) <= REQUEST_ID_MAX and given.isascii() and given.isprintable()
         request_id = scope["request_id"] = given if is_fit else self._new_id().hex
 
         async def send_signed(message: Message) -> None:
             if message["type"] in _STARTS:
-                signed = MutableHeaders(scope=message)
-                signed[REQUEST_ID] = request_id
-                signed["date"] = _date(int(time.time()))
-                if signed.get("content-type", "").startswith(EVENTS):
+                scope[STARTED] = True
+                if _header(message, b"content-type").startswith(EVENTS):
                     scope[ENDLESS] = True
+                message["headers"] = [
+                    *message.get("headers", ()), (REQUEST_ID.encode(), request_id.encode()),
+                    (b"date", _date(int(time.time()))),
+                ]  # fmt: skip
             await send(message)
 
         await self._app(scope, receive, send_signed)
 
 
+def _header(message: Mapping[str, Any], name: bytes) -> str:
+    """The first header of that name, of a scope or a message; empty if there is none."""
+    for known, value in message.get("headers", ()):
+        if known == name:
+            found: bytes = value
+            return found.decode("latin-1")
+    return ""
+
+
 @lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 _STARTS: Final = frozenset(
@@ -235,13 +245,7 @@ class _Bounded:
             await self._app(scope, receive, send)
             return
         received = 0
-        is_answered = False
         bytes_max = self._broker.config.http_max_body_bytes
-
-        async def send_watched(message: Message) -> None:
-            nonlocal is_answered
-            is_answered = True
-            await send(message)
 
         async def receive_limited() -> Message:
             nonlocal received
@@ -252,12 +256,12 @@ class _Bounded:
             return message  # type: ignore[no-any-return]
 
         try:
-            length = Headers(scope=scope).get("content-length", "0")
+            length = _header(scope, b"content-length") or "0"
             if not length.isdecimal() or int(length) > bytes_max:
                 raise TooLong(bytes_max)
-            await self._app(scope, receive_limited, send_watched)
+            await self._app(scope, receive_limited, send)
         except TooLong as error:
-            if is_answered:
+            if STARTED in scope:
                 raise
             refusal = problem(
                 error.status, error.detail, request_id=scope["request_id"], headers=error.headers
