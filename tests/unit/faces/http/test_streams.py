@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tidelog.errors import LeaderNotAvailable
 from tidelog.faces.http.push import HEARTBEAT_SECONDS, SLOW_SECONDS, Event, Feed
 from tidelog.faces.http.streams import read_cursor, write_cursor
 
+SECONDS_MAX = 300.0
+"""For how long a stream is listened to that should say something; these are not real ones."""
 STREAM = "/v1/topics/t/stream"
 SOCKET = "/v1/topics/t/ws"
 
@@ -59,7 +62,12 @@ class Listener:
 
     async def hang_up(self) -> None:
         self._hung_up.set()
-        await self.served
+        await self.end()
+
+    async def end(self) -> None:
+        """Wait until it is over."""
+        async with asyncio.timeout(SECONDS_MAX):
+            await self.served
 
     @property
     def text(self) -> str:
@@ -83,12 +91,16 @@ class Listener:
 
     async def hear(self, count: int) -> list[Any]:
         """The values, once there are so many."""
+        until = asyncio.get_running_loop().time() + SECONDS_MAX
         while len(self.values()) < count:
             self._heard.clear()
             if self.served.done():
                 self.served.result()
                 raise AssertionError(f"it ended: {self.events()}")
-            await self._heard.wait()
+            assert asyncio.get_running_loop().time() < until, self.values()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._heard.wait()
         return self.values()
 
 
@@ -162,7 +174,9 @@ def test_a_cursor_goes_on_in_every_partition_without_gap_or_repeat(path):
             sent.append(n)
         heard: list[int] = []
         cursor = "earliest"
-        while len(heard) < 30:
+        for _ in range(30):
+            if len(heard) == 30:
+                break
             listener = Listener(app, f"{path}?from={cursor}")
             await listener.hear(1)
             await listener.hang_up()
@@ -236,7 +250,7 @@ def test_a_stream_that_cannot_be_is_refused_before_it_begins(path, query, status
         await node.produce("t", batch_of(b"1", b"2"))
         await node.broker.advance_start(node.broker.partition("t", 0), 1)
         listener = Listener(serving(node), f"{path}?{query}")
-        await listener.served
+        await listener.end()
         assert listener.messages[0]["status"] == status
 
     on_a_node(story)
@@ -297,7 +311,7 @@ def test_a_client_that_reads_too_slowly_is_told_why_and_where_to_go_on(path):
         await asyncio.sleep(SLOW_SECONDS + 5)
         assert watchers(node) == 0  # nobody reads for it any more
         listener.reads.set()
-        await listener.served
+        await listener.end()
 
         *records, dropped = listener.events()
         assert (dropped["kind"], dropped["reason"]) == ("dropped", "slow")
@@ -317,6 +331,7 @@ def test_a_slow_client_that_reads_on_is_not_dropped():
         listener = Listener(serving(node), f"{STREAM}?from=earliest")
         listener.is_slow = True
         while len(listener.values()) < 20:
+            assert not listener.served.done(), listener.events()[-1]
             await asyncio.sleep(SLOW_SECONDS - 1)
             listener.reads.set()
         assert [value[:2] for value in listener.values()] == [f"{n:02d}" for n in range(20)]
@@ -358,7 +373,7 @@ def test_a_topic_that_is_deleted_is_the_end_of_its_stream(path):
         listener = Listener(serving(node), f"{path}?from=earliest")
         await listener.hear(1)
         await delete_topic(node.broker, "t", None)
-        await listener.served
+        await listener.end()
 
         error = listener.events()[-1]
         assert (error["kind"], error["status"]) == ("error", 404)
@@ -385,7 +400,7 @@ def test_another_topic_of_the_same_name_is_not_gone_on_with():
 
         app.node.services.records.read = read_late
         await node.produce("t", batch_of(b"2"))
-        await listener.served
+        await listener.end()
 
         assert listener.values() == [1, 2]
         assert "another has its name" in listener.events()[-1]["detail"]
@@ -409,7 +424,7 @@ def test_offsets_that_are_deleted_under_a_reader_are_told_and_not_passed_over():
 
         app.node.services.records.read = read_late
         await node.produce("t", batch_of(b"2"))
-        await listener.served
+        await listener.end()
 
         error = listener.events()[-1]
         assert (error["kind"], error["status"], error["log_start"]) == ("error", 416, 3)
@@ -453,7 +468,7 @@ def test_a_node_that_stops_sends_its_listeners_elsewhere(path):
         listener = Listener(app, f"{path}?from=earliest")
         await listener.hear(1)
         app.node.stop_wanted.set_result(None)
-        await listener.served
+        await listener.end()
 
         error = listener.events()[-1]
         assert (error["kind"], error["status"]) == ("error", 503) and "stopping" in error["detail"]
@@ -477,7 +492,7 @@ def test_a_bug_ends_a_stream_with_an_error_and_a_line_in_the_log(caplog):
 
         app.node.services.records.read = fail
         await node.produce("t", batch_of(b"1"))
-        await listener.served
+        await listener.end()
         assert listener.events()[-1]["status"] == 500 and "ZeroDivisionError" in caplog.text
 
     on_a_node(story)
