@@ -609,4 +609,6 @@ def error_of(code: int, message: str = "") -> BrokerError:
 
 @cache
 def _by_code() -> dict[int, type[BrokerError]]:
-    return {kind.code: kind for kind in BrokerError.__subclasses__()}
+    # Those of other rooms mean more by a code than it says.
+    ours = [kind for kind in BrokerError.__subclasses__() if kind.__module__ == __name__]
+    return {kind.code: kind for kind in ours}

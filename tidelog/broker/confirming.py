@@ -3,20 +3,23 @@
 Rule 1: a read at a leader is as new as any acknowledged write only if nobody leads in a later
         epoch. Another leader is one of those in sync, and commits nothing before all in sync have
         left this epoch. So every one of them, asked after the read came, must still follow here.
-Rule 2: those who may be in sync count: the committed set and all that was proposed.
-Rule 3: a leader that is alone in sync has nobody to ask, and needs nobody: none but itself can be
-        elected, unless too few are in sync, or some are eligible. Then it does not answer.
+Rule 2: all who may be elected count: the committed set, all that was proposed, and those who are
+        eligible though they left it.
+Rule 3: a leader that is alone among them has nobody to ask, and needs nobody: none but itself can
+        be elected without loss. It answers while it has its lease.
 Rule 4: questions to one node go together; a question never joins one that was sent before it.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.outboxes import Outboxes
 from tidelog.cluster.messages import ConfirmLeads, ConfirmLeadsAnswer, Lead
-from tidelog.errors import BrokerError, NotEnoughReplicas, NotLeader, RequestTimedOut
+from tidelog.controller.image import PartitionImage
+from tidelog.errors import BrokerError, NotLeader, RequestTimedOut
 from tidelog.model import NodeId
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
@@ -51,13 +54,14 @@ class Confirming:
         while True:
             if partition.leader is not leader:
                 raise NotLeader(leader=None)
-            others = sorted(leader.maximal - {leader.me})
+            known = self._known(partition, leader)
+            others = sorted((leader.maximal | known.eligible) - {leader.me})
             if not others:
-                self._check_alone(partition, leader)
+                if len(leader.replicas) > 1 and not partition.has_lease():
+                    raise NotLeader(leader=None)
                 return
-            told = await asyncio.gather(
-                *(self._question(node, self._lead(partition, leader)) for node in others)
-            )
+            lead = Lead(known.cluster_id, leader.epoch)
+            told = await self._ask_all(others, lead, deadline - clock.monotonic())
             if partition.leader is not leader or False in told:
                 raise NotLeader(leader=None)
             if all(told):
@@ -67,26 +71,28 @@ class Confirming:
                 raise RequestTimedOut(f"nodes {nodes} did not confirm who leads {partition.name}")
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _lead(self, partition: Partition, leader: Leader) -> Lead:
-        topic = self._broker.image.topics_by_id.get(partition.topic_id)
-        if topic is None:
-            raise NotLeader(leader=None)
-        return Lead(topic.partitions[partition.name.partition].cluster_id, leader.epoch)
-
-    def _check_alone(self, partition: Partition, leader: Leader) -> None:
+    def _known(self, partition: Partition, leader: Leader) -> PartitionImage:
         topic = self._broker.image.topics_by_id.get(partition.topic_id)
         known = None if topic is None else topic.partitions[partition.name.partition]
-        if leader.is_short or (known is not None and known.eligible):
-            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=max(leader.min_in_sync, 2))
-        if len(leader.replicas) > 1 and not partition.has_lease():
+        if known is None or known.epoch > leader.epoch:
             raise NotLeader(leader=None)
+        return known
 
     # Asking.
 
-    async def _question(self, node: NodeId, lead: Lead) -> bool | None:
-        answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
-        self._outboxes.put(node, _Question(lead, answer))
-        return await answer
+    async def _ask_all(
+        self, nodes: Sequence[NodeId], lead: Lead, seconds: float
+    ) -> list[bool | None]:
+        """What each of them says; None for who says nothing in time."""
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[bool | None]] = [loop.create_future() for _ in nodes]
+        for node, answer in zip(nodes, answers, strict=True):
+            self._outboxes.put(node, _Question(lead, answer))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(min(seconds, _ASK_SECONDS_MAX), 0)):
+                for answer in answers:
+                    await answer
+        return [answer.result() if _is_told(answer) else None for answer in answers]
 
     async def _ask(self, node: NodeId, waiting: list[_Question]) -> None:
         told: tuple[bool | None, ...] = (None,) * len(waiting)
@@ -114,8 +120,13 @@ class Confirming:
         except BrokerError:
             return None
         follower = partition.follower
-        if follower is not None and follower.epoch <= lead.epoch:
-            return True if (follower.epoch, follower.leader) == (lead.epoch, source) else None
-        if partition.leader is None and follower is None:
-            return None  # nobody leads, as far as is known here
-        return False
+        role = partition.leader or follower
+        if role is None or role.epoch < lead.epoch:
+            return None  # nobody leads, as far as is known here, or somebody did once
+        if follower is None or role.epoch > lead.epoch:
+            return False
+        return follower.leader == source
+
+
+def _is_told(answer: "asyncio.Future[bool | None]") -> bool:
+    return answer.done() and not answer.cancelled()

@@ -6,67 +6,69 @@ Rule 1: a write is decided by the leader of its partition, over what is committe
 Rule 2: what is answered without a write (a read, a refused condition) is as new as any
         acknowledged write: it waits until all that it tells of is committed, and until those in
         sync have confirmed that this node leads.
-Rule 3: a local read is answered by any replica in sync from its own view, which only moves on.
+Rule 3: a local read is answered by any replica in sync from its own view, which only moves on:
+        after a restart, too, since it asks its leader first how far that must be.
 Rule 4: a key expires when its leader appends a tombstone. Before that everybody sees it.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.confirming import Confirming
+from tidelog.broker.kv_state import LeaderState
 from tidelog.broker.serving import Work
 from tidelog.broker.views import View, Views
 from tidelog.broker.writing import Write, find_repeated
 from tidelog.errors import (
     BrokerError,
     ConcurrentTransactions,
+    InvalidRequest,
     InvalidTopic,
     NotLeader,
     OffsetNotAvailable,
     OutcomeUnknown,
     RequestTimedOut,
+    StorageError,
     UnknownTopicOrPartition,
 )
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
-from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Offset, ProducerId, TopicPartition
+from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Epoch, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
-from tidelog.records import iterate_batches
 from tidelog.views.kv import (
     Change,
     Entry,
     KvView,
-    Overlay,
     expired,
     get_entry,
     is_met,
-    next_expiry,
     record_of,
     scan,
 )
+from tidelog.views.store import applied_in
 from tidelog.wire.partitioner import partition_for
 
 A = TypeVar("A", bound=msgspec.Struct)
 
-_READ_BYTES: Final = 1024 * 1024
-_OVERLAY_MAX: Final = 50_000
-"""Keys that are written and not folded yet; whoever wants to write more waits for the view."""
 _EXPIRE_SECONDS: Final = 0.2
 _EXPIRED_AT_ONCE: Final = 500
+_RETRY_SECONDS: Final = 1.0
 _SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 _LOCAL_SECONDS_MAX: Final = 0.5
 """How long a replica may take to reach what a reader has seen elsewhere; then another is asked."""
 
 
 class KvGet(Work, frozen=True, kw_only=True):
+    is_read: ClassVar[bool] = True
     key: bytes
     is_strong: bool
     after: Offset = 0
@@ -80,11 +82,24 @@ class KvGot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KvScan(Work, frozen=True, kw_only=True):
+    is_read: ClassVar[bool] = True
     prefix: bytes
     beyond: bytes | None
     limit: int
     is_strong: bool
     after: Offset = 0
+
+
+class KvStable(Work, frozen=True, kw_only=True):
+    """Asked by a replica that begins: how far is all decided that anybody can have shown?"""
+
+    is_read: ClassVar[bool] = True
+    epoch: Epoch
+    """In which the replica follows: an older leader may not know of all."""
+
+
+class KvStableAt(msgspec.Struct, frozen=True, kw_only=True):
+    offset: Offset
 
 
 class KvScanned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +116,10 @@ class KvWrite(Work, frozen=True, kw_only=True):
     once: ProducerId = NO_PRODUCER
     copies: int | None = None
 
+    def is_settled_by(self, answer: "KvWritten") -> bool:
+        """What was not done now may have been refused before an earlier try comes to its turn."""
+        return answer.offset >= 0
+
 
 class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: Offset
@@ -111,41 +130,6 @@ class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changes whose condition does not hold, and their keys' versions. Then none was done."""
 
 
-class _Leading:
-    """The writes of one partition, in one epoch of this node."""
-
-    def __init__(self, partition: Partition, leader: Leader, view: View) -> None:
-        self.partition = partition
-        self.leader = leader
-        self.view = view
-        self.overlay = Overlay(view.applied)
-        self.next_expiry_ms: int | None = None
-        self.settle()
-
-    def settle(self) -> None:
-        self.overlay.settle(self.view.applied)
-        self.next_expiry_ms = next_expiry(self.view.reader)
-
-    def fold(self, data: Bytes) -> None:
-        for header, batch in iterate_batches(data):
-            self.overlay.fold(header, batch)
-
-    def catch_up(self) -> ColdRead | None:
-        """Fold what the log holds in memory; what a thread must read first, if there is any."""
-        log = self.partition.log
-        while self.overlay.end < log.end:
-            found = log.read(max(self.overlay.end, log.start), _READ_BYTES, log.end)
-            if isinstance(found, ColdRead):
-                return found
-            for data in found[0]:
-                self.fold(data)
-        return None
-
-    def current(self, key: bytes) -> Entry | None:
-        """What the key is, committed or not."""
-        return self.overlay.get(key) or get_entry(self.view.reader, key)
-
-
 class Kv:
     """The buckets of a cluster, as seen from this node."""
 
@@ -154,13 +138,19 @@ class Kv:
         self._confirming = Confirming(broker)
         self._views = Views(broker, KvView(), lambda partition: partition.config.kv_view)
         self._views.on_led = self._on_led
-        self._leading: dict[TopicPartition, _Leading] = {}
+        self._leading: dict[TopicPartition, LeaderState] = {}
         self._turn = 0
         serving = broker.serving
         serving.offer(KvGet, self._serve_get)
         serving.offer(KvScan, self._serve_scan)
+        serving.offer(KvStable, self._serve_stable)
         serving.offer(KvWrite, self._serve_write)
         broker.repeat(_EXPIRE_SECONDS, self._expire)
+
+    @property
+    def views(self) -> Views:
+        """Every view of a bucket's partition on this node."""
+        return self._views
 
     # What faces ask for.
 
@@ -253,29 +243,21 @@ class Kv:
     async def _serve_get(self, partition: Partition, work: KvGet, deadline: float) -> KvGot:
         if not work.is_strong:
             view = await self._view_for(partition, False, work.after, deadline)
-            return _got(view, get_entry(view.reader, work.key))
+            return _got(view, view.ask(partial(get_entry, key=work.key)))
         index = max(work.after, await self._read_index(partition, deadline))
         state = await self._ready(partition, deadline)
         entry = state.current(work.key)
-        # Not the watermark: a transaction counts once its marker, too, is committed.
-        is_committed = entry is None or entry.version < partition.last_stable_offset
+        is_committed = entry is None or entry.version < state.leader.high_watermark
         if not is_committed or state.overlay.is_undecided(work.key):
             # What the key was before, or is to be, the view will know.
             await state.view.reached(index, deadline)
-            entry = get_entry(state.view.reader, work.key)
+            entry = state.view.ask(partial(get_entry, key=work.key))
         return _got(state.view, entry)
 
     async def _serve_scan(self, partition: Partition, work: KvScan, deadline: float) -> KvScanned:
         view = await self._view_for(partition, work.is_strong, work.after, deadline)
-        entries: list[Entry] = []
-        size = 0
-        applied = view.applied
-        for entry in islice(scan(view.reader, work.prefix, work.beyond), work.limit + 1):
-            size += len(entry.key) + len(entry.value or b"")
-            if len(entries) == work.limit or (entries and size > _SCAN_BYTES_MAX):
-                return KvScanned(entries=tuple(entries), applied=applied, is_cut=True)
-            entries.append(entry)
-        return KvScanned(entries=tuple(entries), applied=applied, is_cut=False)
+        entries, is_cut = view.ask(partial(_scan, work=work))
+        return KvScanned(entries=entries, applied=view.ask(applied_in), is_cut=is_cut)
 
     async def _view_for(
         self, partition: Partition, is_strong: bool, after: Offset, deadline: float
@@ -284,10 +266,13 @@ class Kv:
         view = self._views.of(partition)
         if is_strong:
             after = max(after, await self._read_index(partition, deadline))
-        else:
+            await view.reached(after, deadline)
+            return view
+        while True:
             await self._fresh(view, deadline)
-        await view.reached(after, deadline)
-        return view
+            await view.reached(after, deadline)
+            if view.is_fresh:  # still
+                return view
 
     async def _read_index(self, partition: Partition, deadline: float) -> Offset:
         """How far the log is committed, by the word of all who could know of more."""
@@ -311,10 +296,28 @@ class Kv:
             raise OffsetNotAvailable(f"the watermark of epoch {leader.epoch} is not known yet")
 
     async def _fresh(self, view: View, deadline: float) -> None:
-        """Refuse to answer for others before this replica knows what it may have shown."""
+        """Return once this replica has all that it, or another, can have shown."""
         await view.reached(0, deadline)
-        if not view.is_fresh:
+        if view.is_fresh:
+            return
+        follower, doubts = view.partition.follower, view.doubts
+        if follower is None:
             raise OffsetNotAvailable("this replica has not caught up since it started")
+        told = await self._broker.serving.call(
+            view.partition.name, KvStable(epoch=follower.epoch), KvStableAt,
+            seconds_max=deadline - self._broker.host.clock.monotonic(), is_repeatable=True,
+            node=follower.leader,
+        )  # fmt: skip
+        await view.reached(told.offset, deadline)
+        if view.doubts == doubts:
+            view.is_fresh = True
+
+    async def _serve_stable(
+        self, partition: Partition, work: KvStable, deadline: float
+    ) -> KvStableAt:
+        leader = partition.leading(work.epoch)
+        await self._known(partition, leader, deadline)
+        return KvStableAt(offset=partition.last_stable_offset)
 
     # Writing.
 
@@ -324,6 +327,8 @@ class Kv:
         # From here to the append there is no other turn.
         repeated = find_repeated(partition, work.once)
         if repeated is not None:
+            if repeated.offset_delta + 1 != len(work.changes):
+                raise InvalidRequest("this Idempotency-Key was used for another request")
             write.repeat(repeated)
             return KvWritten(offset=await write.committed())
         before = [state.current(change.key) if change.asks else None for change in work.changes]
@@ -361,34 +366,48 @@ class Kv:
             raise RequestTimedOut("what this depends on was not committed in time") from None
         await self._confirming.confirm(partition, leader, deadline)
 
-    async def _ready(self, partition: Partition, deadline: float) -> _Leading:
+    async def _ready(self, partition: Partition, deadline: float) -> LeaderState:
         """What this node knows as the leader of a partition, to the end of its log."""
         while True:
             leader = partition.leading()
             state = self._leading.get(partition.name)
-            if state is None or state.leader is not leader or state.partition is not partition:
-                view = self._views.of(partition)
-                await self._known(partition, leader, deadline)
-                await view.reached(leader.epoch_start, deadline)
-                if partition.leader is not leader:
-                    raise NotLeader(leader=None)
-                state = self._leading.get(partition.name)
-                if state is None or state.leader is not leader:  # nobody was quicker
-                    state = self._leading[partition.name] = _Leading(partition, leader, view)
-                    view.on_applied = state.settle
+            if state is None or state.partition is not partition or state.is_over:
+                state = await self._begin_leading(partition, leader, deadline)
             cold = state.catch_up()
-            is_known = state.view.applied >= state.overlay.start  # else it is made again
-            if cold is None and is_known and len(state.overlay) <= _OVERLAY_MAX:
-                return state
             if cold is not None:
-                data = await self._broker.host.offload.run(
-                    partial(cold.perform, self._broker.host.disk)
-                )
-                if cold.offset == max(state.overlay.end, partition.log.start):
+                data = await self._read_cold(cold)
+                if cold.offset == max(state.overlay.end, state.log.start):
                     state.fold(data)
+                    if not data:
+                        state.overlay.skip(cold.limit)
+            elif state.is_known:
+                return state
+            elif state.is_full:
+                await state.view.reached(state.view.applied + 1, deadline)
             else:
-                after = max(state.view.applied + 1, state.overlay.start)
-                await state.view.reached(after, deadline)
+                await state.view.reached(state.overlay.start, deadline)
+
+    async def _begin_leading(
+        self, partition: Partition, leader: Leader, deadline: float
+    ) -> LeaderState:
+        """Begin with a view that has all that it can have, so that there is little beside it."""
+        view = self._views.of(partition)
+        await self._known(partition, leader, deadline)
+        await view.reached(min(leader.epoch_start, partition.last_stable_offset), deadline)
+        if partition.leader is not leader:
+            raise NotLeader(leader=None)
+        state = self._leading.get(partition.name)
+        if state is None or state.partition is not partition or state.is_over:
+            state = self._leading[partition.name] = LeaderState(partition, leader, view)
+            view.on_applied = state.settle
+        return state  # else another was quicker
+
+    async def _read_cold(self, cold: ColdRead) -> Bytes:
+        host = self._broker.host
+        try:
+            return await host.offload.run(partial(cold.perform_checked, host.disk, has_gaps=True))
+        except OSError as error:  # among others: its segment was deleted meanwhile
+            raise StorageError(f"what was written last cannot be read: {error}") from error
 
     # Expiring.
 
@@ -398,26 +417,40 @@ class Kv:
 
     async def _begin(self, partition: Partition) -> None:
         """Watch over the keys of a partition from now on, though nobody asks."""
-        with suppress(BrokerError):
-            await self._ready(partition, self._broker.host.clock.monotonic() + 60.0)
+        leader = partition.leader
+        while leader is not None and partition.leader is leader:
+            try:
+                await self._ready(partition, self._broker.host.clock.monotonic() + 60.0)
+            except BrokerError:  # too few are in sync, or the disk does not read
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     async def _expire(self) -> None:
         now_ms = self._broker.host.clock.wall_ms()
         for name, state in list(self._leading.items()):
-            if state.partition.leader is not state.leader:
+            if state.is_over:
                 del self._leading[name]
+                self._on_led(state.partition)
             elif state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms:
                 with suppress(BrokerError):
                     self._expire_in(state, now_ms)
 
-    def _expire_in(self, state: _Leading, now_ms: int) -> None:
-        if state.catch_up() is not None:
+    def _expire_in(self, state: LeaderState, now_ms: int) -> None:
+        if state.catch_up() is not None or not state.is_known:
             return  # the view is far behind: another time
-        changes = []
-        for key, version in expired(state.view.reader, now_ms, _EXPIRED_AT_ONCE):
+        size, size_max = 0, state.partition.config.max_message_bytes // 2
+        changes: list[Change] = []
+        for key, version in state.view.ask(partial(expired, now_ms=now_ms, most=_EXPIRED_AT_ONCE)):
             current = state.current(key)
-            if current is not None and current.value is not None and current.version == version:
-                changes.append(Change(key, None))
+            if current is None or current.value is None or current.version != version:
+                continue
+            if state.overlay.is_undecided(key):
+                continue  # a transaction may have written it before this: it would be deleted, too
+            size += len(key) + 100
+            if changes and size > size_max:
+                break
+            changes.append(Change(key, None))
         if not changes:
             return
         clock = self._broker.host.clock
@@ -432,10 +465,22 @@ async def _forget(write: Write) -> None:
 
 
 def _got(view: View, entry: Entry | None) -> KvGot:
-    # The view's file may be ahead of what this loop has heard of it.
     seen = 0 if entry is None else entry.version + 1
     is_there = entry is not None and entry.value is not None
-    return KvGot(entry=entry if is_there else None, applied=max(view.applied, seen))
+    # Asked last: the view may have moved on since it was asked for the entry, and never back.
+    return KvGot(entry=entry if is_there else None, applied=max(view.ask(applied_in), seen))
+
+
+def _scan(database: sqlite3.Connection, work: KvScan) -> tuple[tuple[Entry, ...], bool]:
+    """What is asked for, as much of it as fits an answer; whether there is more."""
+    entries: list[Entry] = []
+    size = 0
+    for entry in islice(scan(database, work.prefix, work.beyond), work.limit + 1):
+        size += len(entry.key) + len(entry.value or b"")
+        if len(entries) == work.limit or (entries and size > _SCAN_BYTES_MAX):
+            return tuple(entries), True
+        entries.append(entry)
+    return tuple(entries), False
 
 
 def _writes(changes: Sequence[Change], existed: Sequence[bool | None]) -> bool:

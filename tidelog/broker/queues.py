@@ -9,7 +9,7 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -104,6 +104,7 @@ class MoveWork(QueueWork, frozen=True, kw_only=True):
 class LookWork(QueueWork, frozen=True, kw_only=True):
     """What there is: one work queue, or with no name all queues of the partition."""
 
+    is_read: ClassVar[bool] = True
     name: str = ""
     queue_id: int = -1
     after: Offset = -1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -115,6 +115,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 class ReadWork(Work, frozen=True, kw_only=True):
     """Some batches to be read, or waited for."""
 
+    is_read: ClassVar[bool] = True
     offset: Offset = EARLIEST
     time_ms: int | None = None
     """Begin with the first record since then; `offset` does not count."""

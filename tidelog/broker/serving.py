@@ -4,14 +4,16 @@ Rule 1: a piece of work is a value. The node that was asked sends it to whoever 
         that the two have anyway, and tries again while nobody does.
 Rule 2: work that may have been done is sent again only if doing it twice is as good as once
         (`is_repeatable`); otherwise its outcome is unknown, and whoever asked is told so.
-Rule 3: a refusal crosses by its code and its words; an outcome that is not known stays that.
+Rule 3: once it is not known whether work was done, a refusal of the next try does not make it
+        known: only an answer does that speaks for all tries (`is_settled_by`).
+Rule 4: a refusal crosses by its code and its words; an outcome that is not known stays that.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, Union
 from uuid import UUID
 
 import msgspec
@@ -25,7 +27,6 @@ from tidelog.errors import (
     NotLeader,
     OffsetNotAvailable,
     OutcomeUnknown,
-    StorageError,
     UnknownLeaderEpoch,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -65,6 +66,13 @@ class Work(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="work", tag=True, omit_defaults=True
 ):
     """Something to do with one partition; the tag is the class's name."""
+
+    is_read: ClassVar[bool] = False
+    """Whether it changes nothing, so that nobody minds what became of an earlier try."""
+
+    def is_settled_by(self, answer: Any) -> bool:
+        """Whether an answer tells what became of earlier tries as well."""
+        return True
 
 
 W = TypeVar("W", bound=Work)
@@ -107,17 +115,27 @@ class Serving:
         clock = self._broker.host.clock
         deadline = clock.monotonic() + seconds_max
         pause = _PAUSE_SECONDS
+        unknown: OutcomeUnknown | None = None
         while True:
             try:
-                return await self._try(place, work, answer, deadline, node)
+                told = await self._try(place, work, answer, deadline, node)
             except _ELSEWHERE as error:
                 failure: BrokerError = error
             except OutcomeUnknown as error:
                 if not is_repeatable:
                     raise
                 failure = error
+                unknown = None if work.is_read else error
+            except BrokerError as error:
+                if unknown is None:
+                    raise
+                raise unknown from error
+            else:
+                if unknown is None or work.is_settled_by(told):
+                    return told
+                raise unknown
             if clock.monotonic() + pause >= deadline:
-                raise failure
+                raise unknown or failure
             await self._news(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
@@ -203,7 +221,7 @@ class Serving:
     def _read(self, work: msgspec.Raw) -> Work:
         if self._works is None:
             if not self._servers:
-                raise StorageError("this node is not ready yet")
+                raise LeaderNotAvailable("this node is not ready yet")
             self._works = msgspec.msgpack.Decoder(Union[tuple(self._servers)])  # noqa: UP007
         found: Work = self._works.decode(work)
         return found

@@ -5,27 +5,35 @@ Rule 1: a view takes what is below the last stable offset and nothing else, on l
 Rule 2: folding runs in the disk's threads, a piece at a time; the event loop reads what is there.
         What comes within a moment is folded together, unless somebody waits for it.
 Rule 3: a view that the log contradicts is made again: where the log ends earlier, has another
-        history, or was compacted past the view, so that deletions may be missing.
+        history, or was compacted before it was folded, so that deletions may be missing.
 Rule 4: a view that begins a life may be older than what it showed in the last one. It is fresh,
-        and may be asked without its leader, once it has all that the leader's first word promised.
+        and may be asked without its leader, once it has all that a leader has promised since.
+Rule 5: nothing that befalls a view's file is the end of the node: the log has everything.
 """
 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.errors import BrokerError, NotLeader, RequestTimedOut, StorageError
+from tidelog.errors import (
+    BrokerError,
+    CorruptMessage,
+    NotLeader,
+    OffsetNotAvailable,
+    RequestTimedOut,
+    StorageError,
+)
 from tidelog.host import Bytes, Disk, Path
 from tidelog.log.committed import committed_batches
-from tidelog.log.log import ColdRead
-from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Offset, ProducerId, TopicPartition
+from tidelog.log.log import ColdRead, Log
+from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Epoch, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.records import decode_batch, iterate_batches
+from tidelog.records import BatchHeader, Record, crc_matches, decode_batch, iterate_batches
 from tidelog.views.store import Kind, Position, ViewStore
 
 _log = logging.getLogger(__name__)
@@ -43,29 +51,45 @@ _GATHER_SECONDS: Final = 0.01
 class View:
     """One replica's view, and whoever waits for it.
 
-    Invariant: what `reader` shows is the fold of a prefix of the log that reaches `applied` at
-    least. Owned by the event loop.
+    Invariant: what `ask` shows is the fold of a prefix of the log that reaches `applied` at least.
+    Owned by the event loop.
     """
 
-    def __init__(self, broker: Broker, partition: Partition, kind: Kind, path: Path) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        partition: Partition,
+        kind: Kind,
+        path: Path,
+        before: "asyncio.Task[None] | None" = None,
+    ) -> None:
+        """`before`: what must be done first, as it removes the files of an earlier view."""
         self._broker = broker
         self.partition = partition
         self._store = ViewStore(broker.host.databases, path, kind, partition.topic_id)
         self._position = Position()
-        self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
+        self._waits: dict[asyncio.Future[None], Offset] = {}
         self._work: asyncio.Future[Any] | None = None
-        self._cleaned: Offset = 0
-        self._is_open = False
+        self._log: Log | None = None
+        """Of which the view is a fold, as far as that was looked at."""
+        self._made_of: tuple[Log, int] | None = None
+        """In this life it was made of this log from its start, after so many compactions of it."""
+        self._whole_at: Offset = 0
+        """Before it has that, it may lack what was overwritten and compacted since."""
         self._is_busy = False
-        self._is_closed = False
+        self._closed_by: BrokerError | None = None
         self._is_saved = True
         self._is_wrong = False
         self._gathering: asyncio.TimerHandle | None = None
         """Until when nothing is folded that nobody waits for."""
+        self._said = ""
+        self.doubts = 0
+        """How often it ceased to be fresh; who found it to be so before, knows nothing."""
         self.is_fresh = False
         self.on_applied: Callable[[], None] = lambda: None
         """Called after more was folded."""
-        self.opened: asyncio.Task[None] = broker.spawn(self._open())
+        self._is_open = False
+        broker.spawn(self._open(before))
 
     def __repr__(self) -> str:
         return f"<View {self.partition.name} applied={self.applied}>"
@@ -75,22 +99,48 @@ class View:
         return self._position.applied
 
     @property
-    def reader(self) -> sqlite3.Connection:
-        """What is committed, as far as it was folded; for the event loop."""
-        return self._store.reader
+    def is_whole(self) -> bool:
+        """Whether it may be asked: it is a fold of the log that there is."""
+        return (
+            self._is_open
+            and not self._is_wrong
+            and self._log is self.partition.log
+            and self.applied >= self._whole_at
+        )
+
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """What the view says to it, here and now; OffsetNotAvailable if it cannot be asked."""
+        if self._closed_by is not None:
+            raise self._closed_by
+        if not self.is_whole:
+            self.poke()
+            raise OffsetNotAvailable(f"the view of {self.partition.name} is being made")
+        try:
+            return question(self._store.reader)
+        except sqlite3.Error as error:
+            self._suspect(error)
+            self.poke()
+            raise OffsetNotAvailable(f"the view of {self.partition.name}: {error}") from error
 
     # Following the log.
 
-    async def _open(self) -> None:
-        self._position = await self._run(self._store.open)
-        self._is_open = True
-        if not self._is_closed:
+    async def _open(self, before: "asyncio.Task[None] | None") -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        while self._closed_by is None and not self._is_open:
+            try:
+                self._position = await self._run(self._store.open)
+                self._is_open = True
+            except (OSError, sqlite3.Error) as error:
+                self._warn(error)
+                await asyncio.sleep(_RETRY_SECONDS)
+        if self._closed_by is None:
             self.partition.watch(self.poke)
             self.poke()
 
     def poke(self) -> None:
         """The watermark has risen, somebody leads now, or waits."""
-        if self._is_busy or self._is_closed or not self._is_open:
+        if self._is_busy or self._closed_by is not None or not self._is_open:
             return
         if self._gathering is None or self._waits:
             self._is_busy = True
@@ -103,17 +153,20 @@ class View:
 
     async def _catch_up(self) -> None:
         try:
-            while not self._is_closed and await self._step():
+            while self._closed_by is None and await self._step():
                 pass
-        except StorageError as error:
-            self._retry(error)
-        except FileNotFoundError as error:
-            self._retry(error)  # its segment was deleted or compacted meanwhile
-        except sqlite3.DatabaseError as error:
-            self._is_wrong = not isinstance(error, sqlite3.OperationalError)
+            self._said = ""
+        except (BrokerError, OSError) as error:
+            self._retry(error)  # among others: its segment was deleted or compacted meanwhile
+        except sqlite3.Error as error:
+            self._suspect(error)
             self._retry(error)
         finally:
             self._is_busy = False
+
+    def _suspect(self, error: sqlite3.Error) -> None:
+        if isinstance(error, sqlite3.DatabaseError):
+            self._is_wrong |= not isinstance(error, sqlite3.OperationalError)
 
     def _gather(self) -> None:
         """Fold no more for a moment, unless somebody waits."""
@@ -130,157 +183,241 @@ class View:
             self._gathering = None
 
     def _retry(self, error: Exception) -> None:
-        _log.warning("%r waits: %s", self, error)
+        self._warn(error)
         asyncio.get_running_loop().call_later(_RETRY_SECONDS, self.poke)
+
+    def _warn(self, error: Exception) -> None:
+        if self._said != str(error):
+            self._said = str(error)
+            _log.warning("%r waits: %s", self, error)
 
     async def _step(self) -> bool:
         """Fold one piece; whether to go on at once."""
         partition = self.partition
         log = partition.log
-        if self._is_wrong or not self._is_of_this_history():
-            _log.warning("%r is made again: it is damaged, or of another history", self)
-            self._position, self.is_fresh = Position(), False
-            self._position = await self._run(self._store.reset)
-            self._is_wrong = False
+        if self._is_wrong or not _is_of(self._position, log):
+            await self._make_again("it is damaged, or of another history")
             return True
+        self._log = log
         at, limit = self._position, partition.last_stable_offset
         offset = max(at.applied, log.start)
         if offset >= limit and log.start <= at.start:
-            self._look_fresh()
+            self._tell()
             return False
-        found = log.read(offset, _CHUNK_BYTES, limit) if offset < limit else None
-        fold = partial(
-            _fold, self._store, self._broker.host.disk, found, log.aborted(offset, limit), offset,
-            limit, replace(at, start=log.start),
+        state = self._state_of_log()
+        if offset == log.start:
+            self._made_of = state
+        folded = await self._run(
+            _Fold(
+                store=self._store, disk=self._broker.host.disk,
+                found=log.read(offset, _CHUNK_BYTES, limit) if offset < limit else None,
+                aborted=log.aborted(offset, limit), offset=offset, limit=limit,
+                limit_epoch=log.epochs.epoch_at(limit - 1), at=replace(at, start=log.start),
+                may_have_gaps=state == self._made_of,
+            ).perform
         )  # fmt: skip
-        self._position = await self._run(fold)
+        if folded is None or (folded.has_gaps and state != self._state_of_log()):
+            await self._make_again("the log was compacted before it was folded")
+            return True
+        if folded.has_gaps:
+            self._doubt()
+        self._position = folded.position
         self._is_saved = False
         self._tell()
+        self.on_applied()
         if self.applied >= limit and not self._waits:
             self._gather()
             return False
         return True
 
-    def _is_of_this_history(self) -> bool:
-        at, log = self._position, self.partition.log
-        cleaned = self._broker.cleaner.first_dirty(self.partition.name) or 0
-        was_cleaned, self._cleaned = self._cleaned, cleaned
-        if at.applied == 0:
-            return True
-        if at.applied > log.end or (cleaned > was_cleaned and at.applied < min(cleaned, log.end)):
-            return False
-        if at.epoch == NO_EPOCH or at.applied <= log.start:
-            return True
-        return log.epochs.epoch_at(at.applied - 1) in (NO_EPOCH, at.epoch)
+    def _state_of_log(self) -> tuple[Log, int]:
+        return self.partition.log, self.partition.log.swaps
+
+    async def _make_again(self, why: str) -> None:
+        _log.warning("%r is made again: %s", self, why)
+        self._position, self._is_open = Position(), False
+        self._doubt()
+        self._position = await self._run(self._store.reset)
+        self._is_wrong, self._is_open = False, True
+
+    def _doubt(self) -> None:
+        """What is folded now was compacted: before all of that is, it may show what never was."""
+        partition, self.is_fresh = self.partition, False
+        self.doubts += 1
+        watermark = partition.high_watermark
+        if (follower := partition.follower) is not None and follower.is_aligned:
+            watermark = max(watermark, follower.watermark)
+        self._whole_at = max(self._whole_at, partition.log.last_stable(watermark))
 
     def _tell(self) -> None:
-        applied = self.applied
-        if self._waits:
-            reached = [future for offset, future in self._waits if offset <= applied]
-            self._waits = [wait for wait in self._waits if wait[0] > applied]
-            for future in reached:
-                if not future.done():
-                    future.set_result(None)
-        self._look_fresh()
-        self.on_applied()
-
-    def _look_fresh(self) -> None:
-        if self.is_fresh:
+        if not self.is_whole:
             return
-        partition = self.partition
-        if (leader := partition.leader) is not None:
-            self.is_fresh = leader.knows_watermark and self.applied >= leader.epoch_start
-        elif (follower := partition.follower) is not None and follower.is_aligned:
-            stable = partition.log.last_stable(follower.watermark)
-            self.is_fresh = self.applied >= stable
+        for future in [future for future, offset in self._waits.items() if offset <= self.applied]:
+            del self._waits[future]
+            if not future.done():
+                future.set_result(None)
+        leader = self.partition.leader
+        if leader is not None and leader.knows_watermark and self.applied >= leader.epoch_start:
+            self.is_fresh = True
 
     # Waiting.
 
     async def reached(self, offset: Offset, deadline: float) -> None:
         """Wait until everything below `offset` is folded; RequestTimedOut if that takes longer."""
-        if self._is_open and self.applied >= offset:
+        if self.is_whole and self.applied >= offset:
             return
-        left = deadline - self._broker.host.clock.monotonic()
+        if self._closed_by is not None:
+            raise self._closed_by
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits[future] = offset
+        self.poke()
         try:
-            async with asyncio.timeout(max(left, 0)):
-                await asyncio.shield(self.opened)
-                if self.applied < offset:
-                    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waits.append((offset, future))
-                    self.poke()
-                    await future
+            async with asyncio.timeout(max(deadline - self._broker.host.clock.monotonic(), 0)):
+                await future
         except TimeoutError:
             raise RequestTimedOut(
                 f"the view of {self.partition.name} has {self.applied} of {offset}; an open "
                 "transaction, or too few replicas in sync, may hold it up"
             ) from None
+        finally:
+            self._waits.pop(future, None)
 
     # The end.
 
     async def save(self) -> None:
         """Let a crash cost no more than what is folded from now on."""
-        if self._is_saved or self._is_busy or self._is_closed:
+        if self.partition.log.start > self._position.start:
+            self.poke()  # nobody else tells that the log begins later
+        if self._is_saved or self._is_busy or not self._is_open or self._closed_by is not None:
             return
         self._is_saved = self._is_busy = True
         try:
             await self._run(self._store.save)
+        except (OSError, sqlite3.Error) as error:
+            self._is_saved = False
+            self._warn(error)
         finally:
             self._is_busy = False
         self.poke()
 
+    async def backup(self, path: Path) -> Position:
+        """Copy the view, as it is at one moment, into a file; how far it is there."""
+        while self._is_busy and (under_way := self._work) is not None:
+            await asyncio.wait([under_way])
+            await asyncio.sleep(0)
+        if self._closed_by is not None:
+            raise self._closed_by
+        self._is_busy = True
+        try:
+            return await self._run(partial(self._store.back_up, path))
+        finally:
+            self._is_busy = False
+            self.poke()
+
     def close(self, error: BrokerError) -> None:
         """Fold no more; whoever waits is told `error`."""
-        self._is_closed = True
+        self._closed_by = error
         self._stop_gathering()
         self.partition.unwatch(self.poke)
-        for _, future in self._waits:
+        for future in self._waits:
             if not future.done():
                 future.set_exception(error)
         self._waits.clear()
 
     async def finish(self) -> None:
         """Save and close the file, once nothing is done with it any more."""
-        await self._settled()
-        await self._broker.host.offload.run(self._store.finish)
+        await self._end(self._store.finish)
 
     async def drop(self) -> None:
         """The replica is no more, and neither is its view."""
         self.close(NotLeader(leader=None))
-        await self._settled()
-        await self._broker.host.offload.run(self._store.remove)
+        await self._end(self._store.remove)
 
-    async def _settled(self) -> None:
-        while (work := self._work) is not None and not work.done():
-            await asyncio.wait([work])
+    async def _end(self, work: Callable[[], None]) -> None:
+        while (under_way := self._work) is not None and not under_way.done():
+            await asyncio.wait([under_way])
+        try:
+            await self._broker.host.offload.run(work)
+        except (OSError, sqlite3.Error) as error:
+            _log.warning("%r is left as it is: %s", self, error)
 
 
-def _fold(
-    store: ViewStore,
-    disk: Disk,
-    found: tuple[Sequence[Bytes], int] | ColdRead | None,
-    aborted: Sequence[tuple[ProducerId, Offset]],
-    offset: Offset,
-    limit: Offset,
-    at: Position,
-) -> Position:
-    """Fold what was read from `offset` on; where the view is then. In a disk's thread."""
-    if isinstance(found, ColdRead):
-        data: Bytes = found.perform(disk)
-    else:
-        data = b"" if found is None else b"".join(found[0])
-    # Where there is nothing, compaction took it.
-    end, epoch = (max(limit, offset), NO_EPOCH) if not data else (offset, at.epoch)
-    for header, _ in iterate_batches(data):
-        end, epoch = header.next_offset, header.leader_epoch
-    records = [
-        record
-        for _, batch in committed_batches(data, aborted)
-        for record in decode_batch(batch)
-        if record.offset >= offset
-    ]
-    to = replace(at, applied=end, epoch=epoch)
-    store.apply(records, to)
-    return to
+def _is_of(at: Position, log: Log) -> bool:
+    """Whether a view that got so far can be a fold of this log."""
+    if at.applied > log.end:
+        return False
+    if at.applied == 0 or at.epoch == NO_EPOCH or at.applied <= log.start:
+        return True
+    return log.epochs.epoch_at(at.applied - 1) in (NO_EPOCH, at.epoch)
+
+
+class _Folded(NamedTuple):
+    position: Position
+    has_gaps: bool
+    """Whether records are missing there: they were compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fold:
+    """Takes what was read from `offset` on; for a disk's thread."""
+
+    store: ViewStore
+    disk: Disk
+    found: tuple[Sequence[Bytes], int] | ColdRead | None
+    aborted: Sequence[tuple[ProducerId, Offset]]
+    offset: Offset
+    limit: Offset
+    limit_epoch: Epoch
+    """Of what lies before `limit`."""
+    at: Position
+    may_have_gaps: bool
+
+    def perform(self) -> _Folded | None:
+        """Where the view is then; None, and nothing was done, if there are gaps and must not be."""
+        data = self._read()
+        end, epoch, has_gaps = self.offset, self.at.epoch, False
+        if not data and self.offset < self.limit:  # compaction took it all
+            end, epoch, has_gaps = self.limit, self.limit_epoch, True
+        for header, _ in iterate_batches(data):
+            has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
+            end, epoch = header.next_offset, header.leader_epoch
+        if has_gaps and not self.may_have_gaps:
+            return None
+        records = [
+            record
+            for header, batch in committed_batches(data, self.aborted)
+            for record in readable_records(header, batch)
+            if record.offset >= self.offset
+        ]
+        to = replace(self.at, applied=end, epoch=epoch)
+        self.store.apply(records, to)
+        return _Folded(to, has_gaps)
+
+    def _read(self) -> Bytes:
+        """The batches there, up to the first whose bytes are not what was written."""
+        if self.found is None:
+            return b""
+        if not isinstance(self.found, ColdRead):
+            return b"".join(self.found[0])
+        data = self.found.perform_checked(self.disk, has_gaps=True)
+        sound = 0
+        for header, batch in iterate_batches(data):
+            if not crc_matches(batch, header):
+                break
+            sound += header.size
+        assert sound or not data, "the first one was looked at"
+        return memoryview(data)[:sound]
+
+
+def readable_records(header: BatchHeader, batch: memoryview) -> list[Record]:
+    """The records of a sound batch; none if its producer has written what nobody can read."""
+    try:
+        return decode_batch(batch)
+    except CorruptMessage as error:
+        if not crc_matches(batch, header):
+            raise StorageError(str(error)) from error
+        _log.warning("the batch at %d is passed over: %s", header.base_offset, error)
+        return []
 
 
 class Views:
@@ -292,6 +429,9 @@ class Views:
         self._kind = kind
         self._is_wanted = is_wanted
         self._views: dict[TopicPartition, View] = {}
+        self._drops: dict[str, asyncio.Task[None]] = {}
+        """Views whose files are being removed, by their names."""
+        self._is_swept = False
         self.on_led: Callable[[Partition], None] = lambda partition: None
         """Called when this node begins to lead a partition, whether or not it has a view."""
         broker.on_moved(self._on_moved)
@@ -305,13 +445,32 @@ class Views:
         """The view of a replica of this node, which is made if it is not there yet."""
         view = self._views.get(partition.name)
         if view is not None and view.partition is not partition:
-            self._broker.spawn(self._views.pop(partition.name).drop())
+            self._drop(view)
             view = None
         if view is None:
-            name = f"{self._kind.name}-{partition.topic_id.hex}-{partition.name.partition}.db"
-            path = self._broker.root / DIRECTORY / name
-            view = self._views[partition.name] = View(self._broker, partition, self._kind, path)
+            name = self._file_name(partition)
+            path, before = self._broker.root / DIRECTORY / name, self._drops.get(name)
+            view = View(self._broker, partition, self._kind, path, before)
+            self._views[partition.name] = view
         return view
+
+    def all(self) -> list[View]:
+        return list(self._views.values())
+
+    def _file_name(self, partition: Partition) -> str:
+        return f"{self._kind.name}-{partition.topic_id.hex}-{partition.name.partition}.db"
+
+    def _drop(self, view: View) -> None:
+        del self._views[view.partition.name]
+        self._begin_drop(self._file_name(view.partition), view.drop())
+
+    def _begin_drop(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._drops[name] = self._broker.spawn(work)
+        task.add_done_callback(partial(self._dropped, name))
+
+    def _dropped(self, name: str, task: "asyncio.Task[None]") -> None:
+        if self._drops.get(name) is task:
+            del self._drops[name]
 
     def _look_at(self, partition: Partition) -> None:
         if partition.name.topic not in INTERNAL_TOPICS and self._is_wanted(partition):
@@ -322,7 +481,7 @@ class Views:
             held = next((p for p in self._broker.replicas.of(name.topic) if p.name == name), None)
             known = self._views.get(name)
             if known is not None and known.partition is not held:
-                self._broker.spawn(self._views.pop(name).drop())
+                self._drop(known)
             if held is None:
                 continue
             self._look_at(held)
@@ -334,8 +493,28 @@ class Views:
     async def _look(self) -> None:
         for partition in self._broker.partitions():
             self._look_at(partition)  # its topic may have been configured meanwhile
+        if not self._is_swept:
+            self._is_swept = True
+            await self._sweep()
         for view in list(self._views.values()):
             await view.save()
+
+    async def _sweep(self) -> None:
+        """Remove what is left of views whose replicas went while this node was away."""
+        host, directory = self._broker.host, self._broker.root / DIRECTORY
+        names = await host.offload.run(partial(host.disk.list, directory))
+        held = {self._file_name(partition) for partition in self._broker.partitions()}
+        for name in names:
+            is_view = name.startswith(f"{self._kind.name}-") and name.endswith(".db")
+            if is_view and name not in held and name not in self._drops:
+                self._begin_drop(name, self._forget(directory / name))
+
+    async def _forget(self, path: Path) -> None:
+        host = self._broker.host
+        try:
+            await host.offload.run(partial(host.databases.remove, path))
+        except OSError as error:
+            _log.warning("%s is left as it is: %s", path, error)
 
     def _stop(self) -> None:
         for view in self._views.values():

@@ -188,8 +188,8 @@ class Log:
     __slots__ = (
         "__weakref__", "_budget", "_directory_unsynced", "_segment_written", "_steps",
         "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
-        "producers", "refusal", "segments", "start", "synced_end", "tail", "transactions",
-        "unsynced_bytes", "unwritten_bytes", "written_end",
+        "producers", "refusal", "segments", "start", "swaps", "synced_end", "tail",
+        "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -206,6 +206,8 @@ class Log:
         self.closed_at = state.end if state.clean or not state.created else None
         """Where the files that a clean stop leaves already say that the log ends."""
         self.tail = Tail(state.end)
+        self.swaps = 0
+        """How often compacted segments have taken the place of others."""
         self.unsynced_bytes = 0
         self._untaken_bytes = 0
         self.unwritten_bytes = 0
@@ -437,6 +439,7 @@ class Log:
         for segment in old:
             segment.replaced_by = new
         self.segments[at : at + len(old)] = [new]
+        self.swaps += 1
         self.transactions.aborted.remove(gone)
         # A batch of a segment that is sealed, or stable, is written: it may go.
         self.tail.drop_before(self.segments[at + 1].base)

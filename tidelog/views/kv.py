@@ -9,12 +9,11 @@ Rule 3: a key expires when a tombstone of its leader says so. Nothing here looks
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.model import Offset, ProducerId
-from tidelog.records import BatchHeader, Record, decode_batch, read_marker
+from tidelog.records import BatchHeader, Marker, Record
 
 EXPIRES_HEADER: Final = "tidelog-expires-at"
 """Milliseconds since 1970, in decimal: from then on the leader may delete the key."""
@@ -117,11 +116,19 @@ def next_expiry(database: sqlite3.Connection) -> int | None:
 # What is not committed yet.
 
 
-@dataclass(slots=True)
+_ENTRY_BYTES: Final = 400
+"""About what Python spends on an entry beside its key and value."""
+
+
 class _Open:
     """What a transaction has written that is not decided."""
 
-    entries: dict[bytes, Entry]
+    __slots__ = ("entries", "first")
+
+    def __init__(self, first: Offset) -> None:
+        self.first = first
+        """No entry is below it."""
+        self.entries: dict[bytes, Entry] = {}
 
 
 class Overlay:
@@ -133,8 +140,10 @@ class Overlay:
     def __init__(self, start: Offset) -> None:
         self.start = self.end = start
         self._entries: dict[bytes, Entry] = {}
-        self._order: deque[tuple[Offset, bytes]] = deque()
+        self._order: deque[tuple[Offset, bytes, int]] = deque()
         self._open: dict[ProducerId, _Open] = {}
+        self.size = 0
+        """About how many bytes it takes."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,42 +156,67 @@ class Overlay:
         """Whether a transaction has written the key that may yet end in two ways."""
         return any(key in one.entries for one in self._open.values())
 
-    def fold(self, header: BatchHeader, batch: memoryview) -> None:
-        """Take the next batch of the log."""
+    def fold(self, header: BatchHeader, records: Sequence[Record], marker: Marker | None) -> None:
+        """Take the next batch of the log: its records, or the marker that it is."""
         if header.last_offset < self.end:
             return
         if header.is_control:
             ended = self._open.pop(header.producer_id, None)
-            marker = read_marker(batch) if header.record_count else None
-            if ended is not None and marker is not None and marker.commits:
-                for entry in ended.entries.values():
-                    self._note(entry)
+            if ended is not None:
+                self.size -= sum(map(_size, ended.entries.values()))
+                if marker is not None and marker.commits:
+                    for entry in ended.entries.values():
+                        self._note(entry)
         elif header.is_transactional:
-            entries = self._open.setdefault(header.producer_id, _Open({})).entries
-            for record in decode_batch(batch):
+            opened = self._open.setdefault(header.producer_id, _Open(header.base_offset))
+            for record in records:
                 if record.key is not None:
-                    entries[record.key] = entry_of(record)
+                    self._note_open(opened, entry_of(record))
         else:
-            for record in decode_batch(batch):
+            for record in records:
                 if record.key is not None:
                     self._note(entry_of(record))
         self.end = header.next_offset
+
+    def skip(self, end: Offset) -> None:
+        """There is nothing before `end`: it was compacted."""
+        self.end = max(self.end, end)
 
     def _note(self, entry: Entry) -> None:
         known = self._entries.get(entry.key)
         if known is None or known.version < entry.version:
             self._entries[entry.key] = entry
-            self._order.append((entry.version, entry.key))
+            self._order.append((entry.version, entry.key, _size(entry)))
+            self.size += _size(entry)
+
+    def _note_open(self, opened: _Open, entry: Entry) -> None:
+        if (known := opened.entries.get(entry.key)) is not None:
+            self.size -= _size(known)
+        opened.entries[entry.key] = entry
+        self.size += _size(entry)
 
     def settle(self, applied: Offset) -> None:
         """The view has everything below `applied`: nothing of it is needed here any more."""
         while self._order and self._order[0][0] < applied:
-            version, key = self._order.popleft()
+            version, key, size = self._order.popleft()
+            self.size -= size
             known = self._entries.get(key)
             if known is not None and known.version == version:
                 del self._entries[key]
+        # Below it everything is decided, and the marker that says so may be passed over here.
+        for producer, opened in [each for each in self._open.items() if each[1].first < applied]:
+            left = {key: e for key, e in opened.entries.items() if e.version >= applied}
+            gone = sum(map(_size, opened.entries.values())) - sum(map(_size, left.values()))
+            opened.entries, opened.first = left, applied
+            self.size -= gone
+            if not left:
+                del self._open[producer]
         self.start = max(self.start, applied)
         self.end = max(self.end, applied)
+
+
+def _size(entry: Entry) -> int:
+    return _ENTRY_BYTES + len(entry.key) + len(entry.value or b"")
 
 
 # Deciding.

@@ -55,6 +55,12 @@ class Position:
     start: Offset = 0
 
 
+def applied_in(database: sqlite3.Connection) -> Offset:
+    """How far a view is, as its readers see it: its file may be ahead of what was heard of it."""
+    found: Any = database.execute("SELECT applied FROM meta").fetchone()
+    return int(found[0])
+
+
 class ViewStore:
     """One view's database."""
 
@@ -130,6 +136,19 @@ class ViewStore:
     def _start(writer: sqlite3.Connection) -> Offset:
         found: Any = writer.execute("SELECT start FROM meta").fetchone()
         return int(found[0])
+
+    def back_up(self, path: Path) -> Position:
+        """Copy the database into a file, while others read it; how far that is."""
+        target = sqlite3.connect(path)
+        try:
+            self._database.writer.backup(target)
+            # One file, without a log beside it, is what is sent.
+            target.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            target.close()
+        found = self._position()
+        assert found is not None, "it was opened"
+        return found
 
     def save(self) -> None:
         self._database.save()

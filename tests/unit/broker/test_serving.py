@@ -1,0 +1,117 @@
+"""Work that is sent to leaders: what is tried again, and what is told of it in the end."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from tests.simulation import virtual_time
+from tidelog.broker.serving import Serving, Work
+from tidelog.cluster.messages import ServeAnswer
+from tidelog.errors import BrokerError, InvalidTopic, NotEnoughReplicas, NotLeader, OutcomeUnknown
+from tidelog.model import TopicPartition
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.simulation.host import SimulatedClock
+
+PLACE = TopicPartition("b", 0)
+
+
+class OfAnotherRoom(BrokerError):
+    """Means more than its code, by which alone an error crosses."""
+
+    code = NotLeader.code
+
+
+class Add(Work, frozen=True, kw_only=True):
+    def is_settled_by(self, answer):
+        return answer.is_done
+
+
+class Look(Work, frozen=True, kw_only=True):
+    is_read: ClassVar[bool] = True
+
+
+class Added(msgspec.Struct, frozen=True):
+    is_done: bool
+
+
+LOST = PeerUnreachable("the connection was lost")
+SHORT = ServeAnswer(code=NotEnoughReplicas.code, detail="too few")
+WRONG = ServeAnswer(code=InvalidTopic.code, detail="no")
+ELSEWHERE = ServeAnswer(code=NotLeader.code, detail="not here")
+
+
+def answer(is_done):
+    return ServeAnswer(result=msgspec.Raw(msgspec.msgpack.encode(Added(is_done))))
+
+
+def call(*answers, work=Add(), is_repeatable=True):  # noqa: B008
+    """What comes of work whose tries are answered so, one after the other; the last for ever."""
+    left = list(answers)
+
+    async def ask(node, asked, kind, *, seconds_max):
+        told = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    async def reached(offset):
+        await asyncio.sleep(10)
+
+    clock = SimulatedClock()
+    leader = SimpleNamespace(leader=2)
+    topic = SimpleNamespace(id=UUID(int=1), partitions=[leader])
+    broker: Any = SimpleNamespace(
+        node_id=1, host=SimpleNamespace(clock=clock),
+        image=SimpleNamespace(topics={"b": topic}),
+        member=SimpleNamespace(hub=SimpleNamespace(ask=ask)),
+        metadata=SimpleNamespace(applied=0, reached=reached),
+    )  # fmt: skip
+    return virtual_time.run(
+        Serving(broker).call(PLACE, work, Added, seconds_max=2.0, is_repeatable=is_repeatable),
+        clock,
+    )
+
+
+def test_work_is_tried_again_while_nobody_leads():
+    assert call(ELSEWHERE, ELSEWHERE, answer(True)) == Added(True)
+
+
+def test_work_that_must_not_be_done_twice_is_not_sent_again():
+    with pytest.raises(OutcomeUnknown):
+        call(LOST, answer(True), is_repeatable=False)
+
+
+def test_work_that_is_known_again_is_sent_until_it_is_answered():
+    assert call(LOST, LOST, ELSEWHERE, answer(True)) == Added(True)
+
+
+@pytest.mark.parametrize("refusal", [SHORT, WRONG])
+def test_a_refusal_does_not_say_that_an_earlier_try_came_to_nothing(refusal):
+    with pytest.raises(OutcomeUnknown):
+        call(LOST, refusal)
+
+
+def test_an_answer_that_nothing_was_done_does_not_say_so_of_an_earlier_try():
+    assert call(answer(False)) == Added(False)
+    with pytest.raises(OutcomeUnknown):
+        call(LOST, answer(False))
+
+
+def test_who_finds_no_leader_after_an_unknown_try_still_does_not_know():
+    with pytest.raises(OutcomeUnknown):
+        call(LOST, ELSEWHERE)
+
+
+def test_a_refusal_of_the_first_try_is_one():
+    with pytest.raises(InvalidTopic):
+        call(ELSEWHERE, WRONG)
+
+
+def test_of_a_read_only_the_last_try_counts():
+    assert call(LOST, answer(False), work=Look()) == Added(False)
+    with pytest.raises(InvalidTopic):
+        call(LOST, WRONG, work=Look())
