@@ -49,15 +49,12 @@ class Taken(NamedTuple):
     about: Snapshot
 
 
-class Elsewhere(BrokerError):
+class Elsewhere(NotLeader):
     """This node has no replica of it; another does."""
 
-    code = NotLeader.code
-
     def __init__(self, at: Endpoint | None) -> None:
-        super().__init__(
-            "this node holds no replica of it" + ("" if at is None else f"; the node at {at} does")
-        )
+        where = "" if at is None else f"; the node at {at} does"
+        BrokerError.__init__(self, "this node holds no replica of it" + where)
         self.at = at
 
 
