@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
+LINES: Final = "application/x-ndjson"
 UNREADY_RETRY_SECONDS: Final = "1"
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Any]]"

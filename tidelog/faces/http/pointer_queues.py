@@ -108,16 +108,26 @@ async def read(call: Call) -> ReadMessage:
 # Listing.
 
 
+def _after(call: Call, *kinds: type) -> tuple[Any, ...] | None:
+    """Where the answer before ended, of these kinds; None at the beginning."""
+    given = call.body.after
+    if not given:
+        return None
+    if [type(one) for one in given] != [*kinds]:
+        raise Problem(400, "after is what an answer had as next")
+    return tuple(given)
+
+
 async def get_all_queues(call: Call) -> QueueIds:
     found = sorted(one for look in await _look(call) for one in look["pointer"])
-    after = int(call.body.after[0]) if call.body.after else -1
+    (after,) = _after(call, int) or (-1,)
     ids, more = _page([one for one in found if one > after], call)
     return QueueIds(queue_ids=ids, next=[ids[-1]] if more else None)
 
 
 async def get_all_pointers(call: Call) -> AllPointers:
     found = sorted(tuple(one) for look in await _look(call) for one in look["pointers"])
-    after = tuple(call.body.after) if call.body.after else None
+    after = _after(call, int, str)
     if after is not None:
         found = [one for one in found if one[:2] > after]
     rows, more = _page(found, call)
@@ -128,11 +138,7 @@ async def get_all_pointers(call: Call) -> AllPointers:
 async def get_all_messages(call: Call) -> AllMessages:
     """Queue by queue, up to a bound in number and in bytes."""
     queues = call.node.services.queues
-    first, beyond = -1, -1
-    if call.body.after:
-        if len(call.body.after) != 2 or not all(isinstance(n, int) for n in call.body.after):
-            raise Problem(400, "after is what an answer had as next")
-        first, beyond = (int(n) for n in call.body.after)
+    first, beyond = _after(call, int, int) or (-1, -1)
     ids = sorted(one for look in await _look(call) for one in look["pointer"] if one >= first)
     messages: list[dict[str, Any]] = []
     size = 0

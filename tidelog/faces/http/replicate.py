@@ -32,7 +32,7 @@ from tidelog.copying.protocol import (
     SyncStart,
 )
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import LINES, Call, Operation
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
@@ -346,7 +346,7 @@ async def replicate_lines(call: Call) -> StreamingResponse:
     hello = Hello(replica_id=wanted.replica_id, source=wanted.source, snapshots=wanted.snapshots)
     session = Session(call, hello)
     return StreamingResponse(
-        _lines(session, wanted), media_type="application/x-ndjson",
+        _lines(session, wanted), media_type=LINES,
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )  # fmt: skip
 
@@ -431,7 +431,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="POST", path="/v1/replicate", handler=replicate_lines, tag="replication stream",
-        body=ReplicateWanted, summary="The same as one long answer of JSON lines.",
+        body=ReplicateWanted, media_type=LINES,
+        summary="The same as one long answer of JSON lines.",
     ),
     Operation(
         method="POST", path="/v1/replicate/ack", handler=acknowledge, tag="replication stream",

@@ -94,5 +94,6 @@ OPERATIONS: Final = (
     Operation(
         method="DELETE", path=_VOTER, handler=remove_voter, tag=TAG, answer=Votes,
         summary="Let a voter be one no longer; it goes on as a broker that follows.",
+        errors={404: "No node can have that id."},
     ),
 )  # fmt: skip
