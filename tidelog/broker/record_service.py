@@ -13,17 +13,16 @@ Rule 5: who waits for records costs the leader a watcher for a few seconds at a 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import msgspec
 
 from tidelog.broker.offsets import find_offset
+from tidelog.broker.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
 from tidelog.broker.serving import Work
 from tidelog.broker.topics import create_topic
-from tidelog.broker.writing import Write, batch_of, find_repeated
-from tidelog.config import TopicConfig
+from tidelog.broker.writing import Write, find_repeated
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import MetadataRecord
@@ -31,9 +30,6 @@ from tidelog.errors import (
     BrokerError,
     CorruptMessage,
     FencedLeaderEpoch,
-    InvalidPartitions,
-    InvalidRecord,
-    InvalidTimestamp,
     LeaderNotAvailable,
     MessageTooLarge,
     NotLeader,
@@ -42,7 +38,6 @@ from tidelog.errors import (
     OutcomeUnknown,
     OutOfOrderSequence,
     StorageError,
-    TidelogError,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -55,7 +50,6 @@ from tidelog.log.log import ColdRead
 from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, iterate_batches, iterate_records
-from tidelog.wire.partitioner import partition_for
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -174,53 +168,6 @@ class ReadOutside(OffsetOutOfRange):
         super().__init__(offset=batches.offset, start=self.log_start, end=self.high_watermark)
 
 
-class NewRecord(NamedTuple):
-    """A record that somebody wants to be written. A tuple, as requests have thousands of them."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    timestamp_ms: int | None = None
-    """Now, if it does not say."""
-    partition: int | None = None
-    """By its key, if it does not say."""
-
-
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """Where a record stands."""
-
-    partition: int
-    offset: Offset
-
-
-class Outcome(NamedTuple):
-    """What became of a record: where it stands, or why it does not, or why nobody knows."""
-
-    partition: int
-    placed: Placed | None
-    error: BrokerError | None = None
-
-
-class PartlyWritten(TidelogError):
-    """Some partitions have their records; of the others it is known why not."""
-
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        first = next(one for one in outcomes if one.error is not None)
-        assert first.error is not None
-        super().__init__(f"partition {first.partition}: {first.error}")
-        self.error = first.error
-        self.outcomes = outcomes
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What goes to one partition, and where it stands in the request."""
-
-    numbers: list[int] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
-    data: bytes = b""
-
-
 class RecordService:
     """Writes to and reads from partitions that this node or another leads."""
 
@@ -280,9 +227,9 @@ class RecordService:
         size = 64 * len(records)
         if size <= ASIDE_BYTES:
             size += sum(len(one.value or b"") + len(one.key or b"") for one in records)
-        pack = partial(_pack, len(found.partitions), config, records, once)
-        now_ms = self._broker.host.clock.wall_ms()
-        batches = await self.aside(size, partial(pack, self._keyless(once), now_ms))
+        now_ms, keyless = self._broker.host.clock.wall_ms(), self._keyless(once)
+        work = partial(pack, len(found.partitions), config, records, once, keyless, now_ms)
+        batches = await self.aside(size, work)
         results = await asyncio.gather(
             *(
                 self._write(TopicPartition(topic, number), batch, once, copies, seconds_max)
@@ -313,7 +260,7 @@ class RecordService:
     async def _write(
         self,
         place: TopicPartition,
-        batch: _Batch,
+        batch: Packed,
         once: ProducerId,
         copies: int | None,
         seconds_max: float,
@@ -463,7 +410,7 @@ class RecordService:
 
 
 def _failed(
-    batches: dict[int, _Batch], results: Sequence[Written | BrokerError]
+    batches: dict[int, Packed], results: Sequence[Written | BrokerError]
 ) -> BrokerError | PartlyWritten:
     """What is raised if some partitions, or the only one, did not take their records."""
     if len(results) == 1 and isinstance(results[0], BrokerError):
@@ -482,54 +429,6 @@ def _failed(
 def _nothing(image: ClusterImage) -> Sequence[MetadataRecord]:
     """A decision to change nothing, which is made on the newest image like any other."""
     return []
-
-
-def _pack(
-    count: int,
-    config: TopicConfig,
-    records: Sequence[NewRecord],
-    once: ProducerId,
-    keyless: int,
-    now_ms: int,
-) -> dict[int, _Batch]:
-    """The records by partition, encoded. Refuses what leaders would, of which some too late."""
-    batches: dict[int, _Batch] = {}
-    for at, record in enumerate(records):
-        _check(at, record, count, config, now_ms)
-        number = record.partition
-        if number is None:
-            number = keyless % count if record.key is None else partition_for(record.key, count)
-        batch = batches.setdefault(number, _Batch())
-        batch.numbers.append(at)
-        batch.records.append(
-            Record(
-                key=record.key, value=record.value, headers=record.headers,
-                timestamp_ms=now_ms if record.timestamp_ms is None else record.timestamp_ms,
-            )
-        )  # fmt: skip
-    for batch in batches.values():
-        batch.data = bytes(batch_of(batch.records, once))
-        if len(batch.data) > config.max_message_bytes:
-            raise MessageTooLarge(size=len(batch.data), size_max=config.max_message_bytes)
-    return batches
-
-
-def _check(at: int, record: NewRecord, count: int, config: TopicConfig, now_ms: int) -> None:
-    if record.partition is not None and not 0 <= record.partition < count:
-        raise InvalidPartitions(
-            f"records[{at}] is for partition {record.partition}; there are 0 to {count - 1}"
-        )
-    if record.key is None and config.compacts:
-        raise InvalidRecord(f"records[{at}] has no key, which a compacted topic needs")
-    if record.timestamp_ms is None or config.message_timestamp_type != "CreateTime":
-        return
-    first = now_ms - config.message_timestamp_before_max_ms
-    last = now_ms + config.message_timestamp_after_max_ms
-    if not first <= record.timestamp_ms <= last:
-        raise InvalidTimestamp(
-            f"records[{at}] is of {record.timestamp_ms}; the topic takes {first} to {last} now "
-            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
-        )
 
 
 def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset]:

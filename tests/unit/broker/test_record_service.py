@@ -6,15 +6,8 @@ import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.broker.transacting import Producer, on_a_coordinator
-from tidelog.broker.record_service import (
-    ASIDE_BYTES,
-    LATEST,
-    NewRecord,
-    PartlyWritten,
-    Placed,
-    ReadOutside,
-    RecordService,
-)
+from tidelog.broker.packing import NewRecord, PartlyWritten, Placed
+from tidelog.broker.record_service import ASIDE_BYTES, LATEST, ReadOutside, RecordService
 from tidelog.broker.topics import delete_topic
 from tidelog.broker.writing import once_of
 from tidelog.errors import (
@@ -114,7 +107,7 @@ def test_a_repeated_request_writes_nothing_and_has_the_same_answer(size):
 
 def test_a_repeated_request_is_recognised_after_a_restart():
     machine = Machine()
-    answers = []
+    answers: list[list[Placed]] = []
 
     async def life(node):
         if not answers:
@@ -238,7 +231,8 @@ def test_a_reader_gets_what_there_is_piece_by_piece_and_knows_where_to_go_on():
         everything = [b"a", b"bb", b"c", b"d"] * 3
 
         for many, size in ((100, 2**20), (1, 2**20), (3, 2**20), (5, 2**20), (100, 1), (100, 3)):
-            found, offset = [], 0
+            found: list[bytes | None] = []
+            offset = 0
             while offset < 12:
                 values, after = await values_of(service, offset=offset, many=many, size=size)
                 assert after == offset + len(values) > offset and len(values) <= many

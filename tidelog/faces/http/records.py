@@ -16,16 +16,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.broker.record_service import (
-    EARLIEST,
-    MIB,
-    Batches,
-    NewRecord,
-    Outcome,
-    PartlyWritten,
-    Placed,
-    ReadOutside,
-)
+from tidelog.broker.packing import NewRecord, Outcome, PartlyWritten, Placed
+from tidelog.broker.record_service import EARLIEST, MIB, Batches, ReadOutside
 from tidelog.faces.http.api import JSON, Call, Operation, Param
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.sockets import refuse_foreign_page

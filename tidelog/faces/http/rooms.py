@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.broker.record_service import EARLIEST, LATEST, MIB, Batches, NewRecord, ReadOutside
+from tidelog.broker.packing import NewRecord
+from tidelog.broker.record_service import EARLIEST, LATEST, MIB, Batches, ReadOutside
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition

@@ -45,7 +45,7 @@ def test_what_is_written_as_json_text_or_base64_is_read_as_it_was():
     async def story(node):
         await node.create("t")
         app = serving(node)
-        sent = [
+        sent: list[dict[str, Any]] = [
             {"value": {"a": [1, 2.5, None]}},
             {"value": "words", "encoding": "text"},
             {"value": "AP8=", "encoding": "base64"},

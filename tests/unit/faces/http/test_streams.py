@@ -440,7 +440,8 @@ def test_a_stream_goes_on_when_nobody_led_for_a_while():
         service = app.node.services.records
         listener = Listener(app, f"{STREAM}?from=earliest")
         await asyncio.sleep(1)
-        read, failures = service.read, []
+        read = service.read
+        failures: list[int] = []
 
         async def fail_first(*asked, **options):
             if len(failures) < 5:
