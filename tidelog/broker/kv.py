@@ -136,8 +136,9 @@ class Kv:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._confirming = Confirming(broker)
-        self._views = Views(broker, KvView(), lambda partition: partition.config.kv_view)
-        self._views.on_led = self._on_led
+        self.views = Views(broker, KvView(), lambda partition: partition.config.kv_view)
+        """Of every replica of a bucket on this node."""
+        self.views.on_led = self._on_led
         self._leading: dict[TopicPartition, LeaderState] = {}
         self._turn = 0
         serving = broker.serving
@@ -146,11 +147,6 @@ class Kv:
         serving.offer(KvStable, self._serve_stable)
         serving.offer(KvWrite, self._serve_write)
         broker.repeat(_EXPIRE_SECONDS, self._expire)
-
-    @property
-    def views(self) -> Views:
-        """Every view of a bucket's partition on this node."""
-        return self._views
 
     # What faces ask for.
 
@@ -247,7 +243,7 @@ class Kv:
         index = max(work.after, await self._read_index(partition, deadline))
         state = await self._ready(partition, deadline)
         entry = state.current(work.key)
-        is_committed = entry is None or entry.version < state.leader.high_watermark
+        is_committed = state.overlay.certain_at(work.key) <= state.leader.high_watermark
         if not is_committed or state.overlay.is_undecided(work.key):
             # What the key was before, or is to be, the view will know.
             await state.view.reached(index, deadline)
@@ -263,7 +259,7 @@ class Kv:
         self, partition: Partition, is_strong: bool, after: Offset, deadline: float
     ) -> View:
         """The view of a partition, once it has what the reader must see."""
-        view = self._views.of(partition)
+        view = self.views.of(partition)
         if is_strong:
             after = max(after, await self._read_index(partition, deadline))
             await view.reached(after, deadline)
@@ -347,8 +343,8 @@ class Kv:
             for change, one in zip(work.changes, before, strict=True)
         )
         if refused or not _writes(work.changes, existed):
-            seen = max((one.version for one in before if one is not None), default=-1)
-            await self._certain(partition, state.leader, seen + 1, deadline)
+            seen = max(state.overlay.certain_at(change.key) for change in work.changes)
+            await self._certain(partition, state.leader, seen, deadline)
             return KvWritten(offset=-1, existed=existed, refused=tuple(refused))
         now_ms = self._broker.host.clock.wall_ms()
         write.append([record_of(change, now_ms) for change in work.changes], work.once)
@@ -391,7 +387,7 @@ class Kv:
         self, partition: Partition, leader: Leader, deadline: float
     ) -> LeaderState:
         """Begin with a view that has all that it can have, so that there is little beside it."""
-        view = self._views.of(partition)
+        view = self.views.of(partition)
         await self._known(partition, leader, deadline)
         await view.reached(min(leader.epoch_start, partition.last_stable_offset), deadline)
         if partition.leader is not leader:

@@ -139,7 +139,8 @@ class Overlay:
 
     def __init__(self, start: Offset) -> None:
         self.start = self.end = start
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, tuple[Entry, Offset]] = {}
+        """Of each key, with the end of what makes it so: of a transaction's entry, its marker's."""
         self._order: deque[tuple[Offset, bytes, int]] = deque()
         self._open: dict[ProducerId, _Open] = {}
         self.size = 0
@@ -150,7 +151,13 @@ class Overlay:
 
     def get(self, key: bytes) -> Entry | None:
         """What the log says of a key here; a deleted one has no value. None if it says nothing."""
-        return self._entries.get(key)
+        found = self._entries.get(key)
+        return None if found is None else found[0]
+
+    def certain_at(self, key: bytes) -> Offset:
+        """Once everything below it is committed, so is what the log says of a key here."""
+        found = self._entries.get(key)
+        return 0 if found is None else found[1]
 
     def is_undecided(self, key: bytes) -> bool:
         """Whether a transaction has written the key that may yet end in two ways."""
@@ -166,7 +173,7 @@ class Overlay:
                 self.size -= sum(map(_size, ended.entries.values()))
                 if marker is not None and marker.commits:
                     for entry in ended.entries.values():
-                        self._note(entry)
+                        self._note(entry, header.next_offset)
         elif header.is_transactional:
             opened = self._open.setdefault(header.producer_id, _Open(header.base_offset))
             for record in records:
@@ -175,17 +182,17 @@ class Overlay:
         else:
             for record in records:
                 if record.key is not None:
-                    self._note(entry_of(record))
+                    self._note(entry_of(record), record.offset + 1)
         self.end = header.next_offset
 
     def skip(self, end: Offset) -> None:
         """There is nothing before `end`: it was compacted."""
         self.end = max(self.end, end)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: Entry, certain_at: Offset) -> None:
         known = self._entries.get(entry.key)
-        if known is None or known.version < entry.version:
-            self._entries[entry.key] = entry
+        if known is None or known[0].version < entry.version:
+            self._entries[entry.key] = (entry, certain_at)
             self._order.append((entry.version, entry.key, _size(entry)))
             self.size += _size(entry)
 
@@ -201,7 +208,7 @@ class Overlay:
             version, key, size = self._order.popleft()
             self.size -= size
             known = self._entries.get(key)
-            if known is not None and known.version == version:
+            if known is not None and known[0].version == version:
                 del self._entries[key]
         # Below it everything is decided, and the marker that says so may be passed over here.
         for producer, opened in [each for each in self._open.items() if each[1].first < applied]:

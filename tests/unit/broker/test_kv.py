@@ -317,7 +317,7 @@ def test_what_is_written_together_is_folded_together():
     async def story(bucket):
         await bucket.put(b"k", b"0")
         await asyncio.sleep(1)
-        view = bucket.kv._views.of(bucket.node.broker.partition("b", 0))
+        view = bucket.kv.views.of(bucket.node.broker.partition("b", 0))
         folds = []
         apply = view._store.apply
         view._store.apply = lambda records, to: (folds.append(to.applied), apply(records, to))
@@ -336,7 +336,7 @@ def test_a_leader_whose_view_is_made_again_decides_nothing_before_it_is_whole():
     async def story(bucket):
         await bucket.put(b"k", b"1")
         await asyncio.sleep(1)
-        view = bucket.kv._views.of(bucket.node.broker.partition("b", 0))
+        view = bucket.kv.views.of(bucket.node.broker.partition("b", 0))
         resets = []
         reset = view._store.reset
         view._store.reset = lambda: resets.append(reset()) or resets[0]

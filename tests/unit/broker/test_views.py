@@ -21,7 +21,7 @@ def partition_of(bucket):
 
 
 def view_of(bucket):
-    return bucket.kv._views.of(partition_of(bucket))
+    return bucket.kv.views.of(partition_of(bucket))
 
 
 def entries_of(view):
@@ -119,6 +119,31 @@ def test_a_new_leader_writes_though_a_transaction_is_open():
 
     machine.live(begin, killed=True)
     machine.live(go_on)
+
+
+def test_what_a_transaction_wrote_is_told_once_its_marker_is_committed():
+    """Before that another leader may not have the marker."""
+
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        transaction = Undecided(bucket, b"k", b"2")
+        partition = partition_of(bucket)
+        while partition.high_watermark < 2:
+            await asyncio.sleep(0)
+        transaction.commit()
+        assert (partition.high_watermark, partition.log.end) == (2, 3)
+
+        asked = [bucket.get(b"k"), bucket.put(b"k", b"3", if_version=0)]
+        tasks = [asyncio.ensure_future(one) for one in asked]
+        while partition.high_watermark < 3:
+            assert not any(task.done() for task in tasks)
+            await asyncio.sleep(0)
+
+        found, written = await asyncio.gather(*tasks)
+        assert found == (b"2", 1)
+        assert written.refused == ((0, 1),)
+
+    in_a_bucket(story)
 
 
 # Expiry.
@@ -331,7 +356,7 @@ def test_a_full_disk_keeps_a_view_from_being_saved_and_nothing_else():
 def test_the_files_of_a_view_are_removed_before_the_next_one_of_that_name_is_opened():
     async def story(bucket):
         await bucket.put(b"k", b"1")
-        views, view = bucket.kv._views, view_of(bucket)
+        views, view = bucket.kv.views, view_of(bucket)
         await view.reached(1, SECONDS)
         disk, log = bucket.node.broker.host.disk, []
         remove, exists = disk.remove, disk.exists
@@ -374,7 +399,7 @@ def test_a_view_that_is_no_more_refuses_to_be_asked():
         waiting = asyncio.ensure_future(view.reached(99, SECONDS))
         await asyncio.sleep(0)
 
-        bucket.kv._views._drop(view)
+        bucket.kv.views._drop(view)
         await asyncio.sleep(1)
 
         assert waiting.exception() is not None
