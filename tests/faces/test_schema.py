@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis
 import pytest
 import requests
 import schemathesis
@@ -124,7 +123,6 @@ def test_every_answer_is_one_that_the_description_has(node, session, name):
         ask()
 
     play(GOOD, GenerationMode.POSITIVE)
-    try:
+    raw = OPERATIONS[name].definition.raw
+    if "requestBody" in raw or any(one["in"] != "path" for one in raw["parameters"]):
         play(BAD, GenerationMode.NEGATIVE)
-    except hypothesis.errors.Unsatisfiable:
-        pass  # nothing can be wrong with it

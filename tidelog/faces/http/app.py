@@ -47,7 +47,7 @@ from tidelog.faces.http import (
     topics,
     watching,
 )
-from tidelog.faces.http.api import EVENTS, Operation, endpoint
+from tidelog.faces.http.api import EVENTS, LINES, Operation, endpoint
 from tidelog.faces.http.problems import Problem, problem, problem_of, status_of
 from tidelog.faces.http.routing import STARTED, Explain, Routing
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -202,7 +202,7 @@ class Limits:
         async def send_signed(message: Message) -> None:
             if message["type"] in _STARTS:
                 scope[STARTED] = True
-                if _header(message, b"content-type").startswith(EVENTS):
+                if _header(message, b"content-type").startswith((EVENTS, LINES)):
                     scope[ENDLESS] = True
                 message["headers"] = [
                     *message.get("headers", ()), (REQUEST_ID.encode(), request_id.encode()),
