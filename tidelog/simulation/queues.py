@@ -1,0 +1,366 @@
+"""Queues under faults: messages appended and read by pointers, published, given out and settled.
+
+Clients ask nodes as the HTTP face would, and repeat a request, with its key, at one node after the
+other until it is answered; workers sometimes forget what they have, or settle it too late.
+
+| invariant                        | meaning                                                       |
+|----------------------------------|---------------------------------------------------------------|
+| a pointer neither skips nor      | what a client reads of a queue is the beginning of what the   |
+|   repeats                        | queue holds, in order                                         |
+| a delivery is one receiver's     | no two requests are given the same message with one count     |
+| a message is acknowledged once   | of all requests that acknowledge it one is told that it did   |
+| what is done stays done          | a message that was acknowledged is given to nobody again      |
+| nothing acknowledged is lost     | in the end every message that a publisher was told of was     |
+|                                  | given out and acknowledged; every one appended is read        |
+| liveness                         | after healing everybody gets on, and the queues get empty     |
+
+What must hold of the log that the queues are kept in is said in `replica_watch`.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tidelog.broker.queues import (
+    AppendWork,
+    CreateWork,
+    DeclareWork,
+    LookWork,
+    Message,
+    PublishWork,
+    QueueAnswer,
+    Queues,
+    QueueWork,
+    ReadNextWork,
+    ReceiveWork,
+    SettleWork,
+)
+from tidelog.errors import TidelogError
+from tidelog.model import Offset
+from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
+from tidelog.simulation.asking import ask_node
+from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.replica_watch import ReplicaWatch
+from tidelog.simulation.world import Client, World
+
+T = TypeVar("T")
+
+POINTERS: Final = "a pointer neither skips nor repeats"
+ONE_OWNER: Final = "a delivery is one receiver's"
+ACKED_ONCE: Final = "a message is acknowledged once"
+DONE: Final = "what is done stays done"
+LOST: Final = "nothing acknowledged is lost"
+
+_PAUSE_SECONDS: Final = 0.2
+_QUEUE: Final = "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePace:
+    """How much is asked of queues, and how patiently."""
+
+    writers: int = 2
+    readers: int = 2
+    workers: int = 3
+    think_seconds: float = 0.05
+    patience_seconds: float = 2.0
+    visibility_ms: int = 1500
+    max_deliveries: int = 3
+    is_ordered: bool = False
+    forget_chance: float = 0.1
+    """That a worker does nothing more with what it has."""
+    late_chance: float = 0.05
+    """That it settles it after its time is over."""
+
+
+class QueueLoad:
+    """The queues of one cluster, and everybody who uses them."""
+
+    def __init__(self, world: World, pace: QueuePace) -> None:
+        self.world = world
+        self.pace = pace
+        self.watch = QuorumWatch(world)
+        self.replicas = ReplicaWatch(world)
+        self.operations = 0
+        self.acknowledged = 0
+        self._hosts = [world.client(f"client-{number}") for number in world.machines]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stops = False
+        self._queue_id = -1
+        self._appended: dict[Offset, bytes] = {}
+        """What writers were told of."""
+        self._reads: dict[str, list[tuple[Offset, bytes]]] = {}
+        self._published: dict[Offset, bytes] = {}
+        self._given: dict[tuple[Offset, int], str] = {}
+        self._acked: dict[Offset, str] = {}
+        self._maybe_acked: set[Offset] = set()
+        self._not_yet: dict[str, None] = {}
+
+    def start(self) -> None:
+        self._spawn(self._hosts[0], self._begin())
+
+    def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = host.spawn(work)
+        task.add_done_callback(_raise)
+        self._tasks.append(task)
+        return task
+
+    # Asking.
+
+    async def _try(
+        self, generator: random.Random, place: Callable[[Queues], Awaitable[Any]], work: QueueWork
+    ) -> QueueAnswer:
+        """Ask some node once."""
+        seconds = self.pace.patience_seconds
+
+        async def ask(machine: Any) -> QueueAnswer:
+            queues: Queues = machine.node.services.queues
+            return await queues.have_done(await place(queues), work, seconds=seconds)
+
+        node = generator.choice(list(self.world.machines))
+        return await ask_node(self.world, node, ask, seconds)
+
+    async def _insist(
+        self,
+        who: str,
+        generator: random.Random,
+        place: Callable[[Queues], Awaitable[Any]],
+        work: QueueWork,
+    ) -> QueueAnswer:
+        """Ask one node after the other until one answers."""
+        while True:
+            try:
+                return await self._try(generator, place, work)
+            except (TidelogError, TimeoutError) as error:
+                self.world.trace.note(who, f"{type(error).__name__}: {error}")
+                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+
+    def _did(self, who: str) -> None:
+        self.operations += 1
+        self._not_yet.pop(who, None)
+
+    # Who comes.
+
+    async def _begin(self) -> None:
+        pace, generator = self.pace, self.world.fork("queues")
+        request = request_hash("create")
+        made = await self._insist(
+            "maker", generator, lambda queues: queues.place_for_new(request),
+            CreateWork(request=request),
+        )  # fmt: skip
+        assert made.number is not None
+        self._queue_id = made.number
+        settings = Settings(pace.visibility_ms, pace.max_deliveries, pace.is_ordered)
+        declared = DeclareWork(name=_QUEUE, settings=settings, request=request_hash("declare"))
+        await self._insist("maker", generator, _work_place, declared)
+        for number in range(pace.writers):
+            self._spawn(self._host(number), self._append_on(f"writer-{number}"))
+            self._spawn(self._host(number), self._publish_on(f"publisher-{number}"))
+        for number in range(pace.readers):
+            self._spawn(self._host(number), self._read_on(f"reader-{number}"))
+        for number in range(pace.workers):
+            self._spawn(self._host(number), self._work_on(f"worker-{number}"))
+
+    def _host(self, number: int) -> Client:
+        return self._hosts[number % len(self._hosts)]
+
+    async def _pause(self, generator: random.Random) -> None:
+        await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+
+    # Pointers.
+
+    async def _append_on(self, name: str) -> None:
+        generator, count = self.world.fork(name), 0
+        while not self._stops:
+            count += 1
+            value = b'"%s/%d"' % (name.encode(), count)
+            work = AppendWork(
+                queue_id=self._queue_id, value=value, request=request_hash(f"{name} {count}")
+            )
+            done = await self._insist(name, generator, self._pointer_place, work)
+            assert done.number is not None
+            if self._appended.setdefault(done.number, value) != value:
+                self.world.fail(LOST, f"{done.number}: {self._appended[done.number]!r}, {value!r}")
+            self.acknowledged += 1
+            self._did(name)
+            await self._pause(generator)
+
+    def _pointer_place(self, queues: Queues) -> Awaitable[Any]:
+        return queues.place_of_id(self._queue_id)
+
+    async def _read_on(self, name: str) -> None:
+        generator, count = self.world.fork(name), 0
+        reads = self._reads.setdefault(name, [])
+        while True:
+            count += 1
+            work = ReadNextWork(
+                queue_id=self._queue_id, client=name, request=request_hash(f"{name} {count}")
+            )
+            found = (await self._insist(name, generator, self._pointer_place, work)).messages
+            for message in found:
+                if reads and message.offset <= reads[-1][0]:
+                    self.world.fail(POINTERS, f"{name}: {message.offset} after {reads[-1][0]}")
+                reads.append((message.offset, message.value))
+            self._did(name)
+            await self._pause(generator)
+
+    # Work.
+
+    async def _publish_on(self, name: str) -> None:
+        generator, count = self.world.fork(name), 0
+        while not self._stops:
+            count += 1
+            values = [
+                b'"%s/%d/%d"' % (name.encode(), count, n) for n in range(generator.randint(1, 3))
+            ]
+            key = f"key-{generator.randint(0, 3)}" if generator.random() < 0.7 else None
+            messages = tuple((value, About(key=key)) for value in values)
+            work = PublishWork(
+                name=_QUEUE, messages=messages, request=request_hash(f"{name} {count}")
+            )
+            done = await self._insist(name, generator, _work_place, work)
+            for offset, value in zip(done.offsets, values, strict=True):
+                if self._published.setdefault(offset, value) != value:
+                    self.world.fail(LOST, f"{offset}: {self._published[offset]!r} and {value!r}")
+            self.acknowledged += len(values)
+            self._did(name)
+            await self._pause(generator)
+
+    async def _work_on(self, name: str) -> None:
+        generator, count = self.world.fork(name), 0
+        while True:
+            count += 1
+            lane = DEAD if generator.random() < 0.2 else MAIN
+            work = ReceiveWork(
+                name=_QUEUE, lane=lane, count_max=generator.randint(1, 4),
+                wait_seconds=generator.choice((0.0, 0.5)), visibility_ms=None,
+                request=request_hash(f"{name} {count}"),
+            )  # fmt: skip
+            got = await self._insist(name, generator, _work_place, work)
+            for message in got.messages:
+                self._note_given(name, f"{name} {count}", message)
+            self._did(name)
+            if got.messages and generator.random() >= self.pace.forget_chance:
+                if generator.random() < self.pace.late_chance:
+                    await asyncio.sleep(self.pace.visibility_ms * 2 / 1000)
+                await self._settle(name, generator, f"{name} {count} settles", got.messages)
+            await self._pause(generator)
+
+    def _note_given(self, name: str, request: str, message: Message) -> None:
+        at = (message.offset, message.count)
+        if self._given.setdefault(at, request) != request:
+            self.world.fail(ONE_OWNER, f"{at}: {self._given[at]} and {request}")
+        if message.offset in self._acked:
+            self.world.fail(DONE, f"{message.offset} is given to {name}, and was acknowledged")
+        known = self._published.get(message.offset)
+        if known is not None and known != message.value:
+            self.world.fail(LOST, f"{message.offset} says {message.value!r}, not {known!r}")
+
+    async def _settle(
+        self, name: str, generator: random.Random, key: str, messages: tuple[Message, ...]
+    ) -> None:
+        kind = generator.choices(("ack", "nack", "extend"), (0.7, 0.2, 0.1))[0]
+        receipts = tuple(f"{one.offset}-{one.count}" for one in messages)
+        work = SettleWork(
+            name=_QUEUE, receipts=receipts, kind=kind, ms=generator.randint(1, 1000),
+            request=request_hash(key),
+        )  # fmt: skip
+        if kind == "ack":
+            self._maybe_acked.update(one.offset for one in messages)
+        outcomes = (await self._insist(name, generator, _work_place, work)).outcomes
+        for message, outcome in zip(messages, outcomes, strict=False):
+            if kind != "ack" or outcome != "done":
+                continue
+            earlier = self._acked.setdefault(message.offset, key)
+            if earlier != key:
+                self.world.fail(ACKED_ONCE, f"{message.offset}: {earlier} and {key}")
+        self.world.trace.note(name, f"{kind} {receipts} {outcomes}")
+        self._did(name)
+
+    # After healing.
+
+    def get_on(self, seconds_max: float) -> None:
+        """Nothing is broken any more: everybody gets on, and the queues get empty."""
+        world, pace = self.world, self.pace
+        world.run_until(self._all_up, seconds_max, name=LIVENESS)
+        self._not_yet = dict.fromkeys(
+            f"{kind}-{n}"
+            for kind, count in (
+                ("writer", pace.writers), ("publisher", pace.writers), ("reader", pace.readers),
+                ("worker", pace.workers),
+            )
+            for n in range(count)
+        )  # fmt: skip
+        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
+        self._stops = True
+        world.run_while(self._not_read, seconds_max, name=LIVENESS)
+        world.run_while(self._not_done, 4 * seconds_max, name=LIVENESS)
+        looking = self._spawn(self._hosts[0], self._look())
+        world.run_until(looking.done, seconds_max, name=LIVENESS)
+        for task in self._tasks:
+            task.cancel()
+        world.run(1.0)
+        world.check_now()
+        self._judge()
+
+    def _all_up(self) -> bool:
+        sound = [machine for machine in self.world.machines.values() if not machine.is_damaged]
+        for machine in sound:
+            if not machine.is_running:  # it was stopping when everybody was started
+                self.world.restart(machine.number)
+        return all(machine.is_up for machine in sound)
+
+    def _not_got_on(self) -> str | None:
+        self._all_up()
+        return f"these do nothing: {list(self._not_yet)}" if self._not_yet else None
+
+    def _not_read(self) -> str | None:
+        for name, reads in self._reads.items():
+            missing = self._appended.keys() - {offset for offset, _ in reads}
+            if missing:
+                return f"{name} has not read {sorted(missing)[:3]}"
+        return None
+
+    def _not_done(self) -> str | None:
+        missing = self._published.keys() - self._acked.keys() - self._maybe_acked
+        return f"nobody has done {sorted(missing)[:3]}" if missing else None
+
+    async def _look(self) -> None:
+        """In the end nothing is left but what somebody said to be done, and was not heard."""
+        generator = self.world.fork("looker")
+        while True:
+            found = (
+                await self._insist("looker", generator, _work_place, LookWork(name=_QUEUE))
+            ).document
+            if not any(found[lane][what] for lane in ("main", "dead") for what in _KINDS):
+                return
+            await asyncio.sleep(0.5)
+
+    def _judge(self) -> None:
+        order = sorted(self._appended)
+        for name, reads in self._reads.items():
+            offsets = [offset for offset, _ in reads]
+            if offsets[: len(order)] != order[: len(offsets)] and set(order) - set(offsets):
+                self.world.fail(POINTERS, f"{name} read {offsets[:20]}, of {order[:20]}")
+            for offset, value in reads:
+                if self._appended.get(offset, value) != value:
+                    self.world.fail(POINTERS, f"{name}: {offset} says {value!r}")
+        first = next(iter(self._reads.values()), [])
+        for name, reads in self._reads.items():
+            shorter = min(len(reads), len(first))
+            if reads[:shorter] != first[:shorter]:
+                self.world.fail(POINTERS, f"{name} and another have read different things")
+
+
+_KINDS: Final = ("ready", "delayed", "in_flight")
+
+
+def _work_place(queues: Queues) -> Awaitable[Any]:
+    return queues.place_of(_QUEUE)
+
+
+def _raise(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
