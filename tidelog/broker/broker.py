@@ -132,6 +132,7 @@ class Broker:
         self._stop_calls: list[Callable[[], None]] = []
         self._closing_calls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
+        self._restored_calls: list[Callable[[TopicPartition], None]] = []
         self._topic_configs: dict[str, tuple[object, TopicConfig]] = {}
         """What topics' settings came to when they were last looked at, and of what."""
         self.on_markers: Handler = _not_yet
@@ -437,6 +438,14 @@ class Broker:
         for call in self._moved_calls:
             call(moved)
 
+    def on_restored(self, call: Callable[[TopicPartition], None]) -> None:
+        """Call `call` when batches of a backup were appended to a log that this node leads."""
+        self._restored_calls.append(call)
+
+    def tell_restored(self, name: TopicPartition) -> None:
+        for call in self._restored_calls:
+            call(name)
+
     def on_topic_deleted(self, call: Callable[[str], None]) -> None:
         self._deleted_calls.append(call)
 
@@ -632,9 +641,10 @@ class Broker:
             log, config = partition.log, partition.config
             if not partition.leads():
                 continue  # a follower's log begins where its leader's does
-            log.producers.expire(
-                now_ms - self.config.producer_id_expiration_ms,
-                once_before_ms=now_ms - self.config.idempotency_window_ms,
+            log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
+            window_ms = self.config.idempotency_window_ms
+            log.producers.expire_once(
+                now_ms - window_ms, now=self.host.clock.monotonic(), seconds=window_ms / 1000
             )
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue

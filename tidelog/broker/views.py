@@ -103,6 +103,7 @@ class View:
         """Whether it may be asked: it is a fold of the log that there is."""
         return (
             self._is_open
+            and self._closed_by is None
             and not self._is_wrong
             and self._log is self.partition.log
             and self.applied >= self._whole_at

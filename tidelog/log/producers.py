@@ -48,6 +48,8 @@ from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Marker
 
 ONCE_MAX: Final = 100_000
 """Requests with an Idempotency-Key that a log remembers; the oldest go first."""
+_MOMENTS: Final = 16
+"""How many are told apart in the time for which requests are remembered."""
 BATCHES_REMEMBERED: Final = 5
 """As many as a client may have in flight, so every honest retry is recognised."""
 
@@ -102,11 +104,14 @@ class ProducerState:
 class ProducerStates:
     """All idempotent producers that have written to a log."""
 
-    __slots__ = ("_once", "_open", "_states")
+    __slots__ = ("_once", "_once_count", "_once_known", "_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
-        self._once: dict[ProducerId, None] = {}  # in the order of offsets
+        self._once: dict[ProducerId, int] = {}  # in the order of offsets, and which one it is
+        self._once_count = 0
+        self._once_known: deque[tuple[float, int]] = deque()
+        """How many had been noted at some moments of the monotonic clock."""
         self._open: dict[ProducerId, Offset] = {}  # in the order of offsets
 
     def __len__(self) -> int:
@@ -255,27 +260,45 @@ class ProducerStates:
         return state
 
     def _note_once(self, producer_id: ProducerId) -> None:
-        self._once[producer_id] = None
+        self._once[producer_id] = self._once_count
+        self._once_count += 1
         if len(self._once) > ONCE_MAX:
             oldest = next(iter(self._once))
             del self._once[oldest], self._states[oldest]
 
-    def expire(self, before_ms: int, *, once_before_ms: int | None = None) -> None:
+    def expire(self, before_ms: int) -> None:
         """Forget producers whose last batch or marker is older than `before_ms`.
 
-        Those made of an Idempotency-Key, than `once_before_ms`.
+        Not those made of an Idempotency-Key: `expire_once`.
         """
-        once_before = before_ms if once_before_ms is None else once_before_ms
         gone = [
             producer_id
             for producer_id, state in self._states.items()
-            if state.last_timestamp_ms
-            < (once_before if producer_id >= ONCE_PRODUCER_MIN else before_ms)
+            if state.last_timestamp_ms < before_ms
+            and producer_id < ONCE_PRODUCER_MIN
             and state.transaction_start == NO_OFFSET
         ]
         for producer_id in gone:
             del self._states[producer_id]
-            self._once.pop(producer_id, None)
+
+    def expire_once(self, before_ms: int, *, now: float, seconds: float) -> None:
+        """Forget requests that were written before `before_ms`, and are known for `seconds` here.
+
+        The wall clock may have jumped, or be another node's; `now` is the monotonic one.
+        """
+        known = self._once_known
+        if not known or now - known[-1][0] >= seconds / _MOMENTS:
+            known.append((now, self._once_count))
+        while len(known) > 1 and known[1][0] <= now - seconds:
+            known.popleft()
+        noted_at, count = known[0]
+        if noted_at > now - seconds:
+            return
+        for producer_id, number in list(self._once.items()):
+            if number >= count:
+                break
+            if self._states[producer_id].last_timestamp_ms < before_ms:
+                del self._states[producer_id], self._once[producer_id]
 
     def encode(self) -> bytes:
         entries: list[bytes] = []

@@ -13,7 +13,7 @@ from tidelog.errors import (
     TransactionCoordinatorFenced,
 )
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
-from tidelog.model import NO_OFFSET
+from tidelog.model import NO_OFFSET, ONCE_PRODUCER_MIN
 from tidelog.records import TRANSACTIONAL, BatchHeader, Marker, encode_marker, read_header
 
 LAST = 2**31 - 1
@@ -285,6 +285,62 @@ def test_silent_producers_are_forgotten():
     assert states.get(1) is None
     assert states.get(2) is not None
     assert len(states) == 1
+
+
+def requests_of(*numbers, time_ms=1000):
+    states = ProducerStates()
+    for number in numbers:
+        batch = make_batch(producer_id=ONCE_PRODUCER_MIN + number, base_sequence=0, time_ms=time_ms)
+        states.note(read_header(batch), number)
+    return states
+
+
+def known(states):
+    return [producer_id - ONCE_PRODUCER_MIN for producer_id, _ in states.items()]
+
+
+def test_a_request_is_forgotten_when_its_time_has_passed_by_both_clocks():
+    states = requests_of(1, 2)
+
+    states.expire_once(before_ms=5000, now=10.0, seconds=60)
+    states.expire_once(before_ms=5000, now=69.0, seconds=60)
+    assert known(states) == [1, 2]
+    states.expire_once(before_ms=900, now=70.0, seconds=60)
+    assert known(states) == [1, 2]
+    states.expire_once(before_ms=5000, now=71.0, seconds=60)
+
+    assert known(states) == []
+
+
+def test_a_wall_clock_that_jumps_makes_no_request_forgotten():
+    states = requests_of(1)
+    for now in range(59):
+        states.expire_once(before_ms=10**15, now=now, seconds=60)
+    states.note(read_header(make_batch(producer_id=ONCE_PRODUCER_MIN + 2, base_sequence=0)), 2)
+
+    states.expire_once(before_ms=10**15, now=64.0, seconds=60)
+
+    assert known(states) == [2]
+
+
+def test_the_time_of_a_request_begins_anew_with_who_reads_it_from_a_snapshot():
+    states = requests_of(1)
+    states.expire_once(before_ms=10**15, now=0.0, seconds=60)
+
+    states = ProducerStates.decode(states.encode())
+    states.expire_once(before_ms=10**15, now=70.0, seconds=60)
+    assert known(states) == [1]
+    states.expire_once(before_ms=10**15, now=130.0, seconds=60)
+
+    assert known(states) == []
+
+
+def test_requests_are_not_forgotten_as_producers_are():
+    states = requests_of(1)
+
+    states.expire(before_ms=10**15)
+
+    assert known(states) == [1]
 
 
 # Snapshots.
