@@ -164,29 +164,7 @@ class Broker:
 
     def wait(self, *, seconds_max: float = SECONDS_MAX) -> None:
         """Wait until it serves; StartFailed if it ends instead."""
-        if self._process is None or self._state is State.RUNNING:
-            self._require_process()
-            return
-        output = self._process.stdout
-        assert output is not None
-        deadline = time.monotonic() + seconds_max
-        while b"\n" not in self._output:
-            left = max(deadline - time.monotonic(), 0.0)
-            if not select.select([output], [], [], left)[0]:
-                raise NotInTime(
-                    f"broker {self.id} is not ready after {seconds_max:g} s; more than half of its "
-                    f"cluster must run. It said last: {last_line(self.log)}"
-                )
-            chunk = os.read(output.fileno(), 4096)
-            if not chunk:
-                code = self._process.wait()
-                self._state = State.FAILED
-                raise StartFailed(
-                    f"broker {self.id} {describe_exit(code)} before it was ready: "
-                    f"{last_line(self.log)} (all of it is in {self.log})"
-                )
-            self._output += chunk
-        self._state = State.RUNNING
+        wait_ready([self], seconds_max)
 
     def stop(self, *, seconds_max: float = STOP_SECONDS_MAX) -> int:
         """Stop it in order, by SIGTERM; its exit code. If it is late it is killed: NotInTime."""
@@ -202,10 +180,8 @@ class Broker:
 
     def wait_ended(self, *, seconds_max: float = STOP_SECONDS_MAX) -> int:
         """Wait until its process has ended; the exit code."""
-        if self._process is None:
-            raise NotRunning(f"broker {self.id} was never started")
         try:
-            code = self._process.wait(seconds_max)
+            code = self._require_output().wait(seconds_max)
         except subprocess.TimeoutExpired:
             self.kill()
             raise NotInTime(
@@ -352,9 +328,59 @@ class Broker:
             raise NotRunning(f"broker {self.id} is {self.state}; start it first")
         return self._process
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its process was made, and nobody has heard yet what came of it."""
+        return self._process is not None and self._state is State.STARTING
+
+    def fileno(self) -> int:
+        """Of what it says, for `select`."""
+        process = self._require_output()
+        assert process.stdout is not None
+        return process.stdout.fileno()
+
+    def hear(self) -> None:
+        """Take what it says: that it is ready, or nothing any more; StartFailed then."""
+        process = self._require_output()
+        chunk = os.read(self.fileno(), 4096)
+        self._output += chunk
+        if b"\n" in self._output:
+            self._state = State.RUNNING
+        elif not chunk:
+            code = process.wait()
+            self._state = State.FAILED
+            raise StartFailed(
+                f"broker {self.id} {describe_exit(code)} before it was ready: "
+                f"{last_line(self.log)} (all of it is in {self.log})"
+            )
+
+    def _require_output(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise NotRunning(f"broker {self.id} was never started")
+        return self._process
+
     def _drop_output(self) -> None:
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def wait_ready(brokers: Iterable[Broker], seconds_max: float) -> None:
+    """Wait until all of these serve; StartFailed as soon as one of them ends instead."""
+    waiting = list(brokers)
+    for broker in waiting:
+        if not broker.is_starting:
+            broker._require_process()
+    deadline = time.monotonic() + seconds_max
+    while waiting := [broker for broker in waiting if broker.is_starting]:
+        left = max(deadline - time.monotonic(), 0.0)
+        speaking, _, _ = select.select(waiting, [], [], left)
+        if not speaking:
+            said = "; ".join(f"broker {b.id} said last: {last_line(b.log)}" for b in waiting)
+            raise NotInTime(
+                f"not ready after {seconds_max:g} s (more than half of a cluster must run): {said}"
+            )
+        for broker in speaking:
+            broker.hear()
 
 
 def _by_url(url: str) -> Broker:

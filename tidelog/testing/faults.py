@@ -129,7 +129,7 @@ class Faults:
     ) -> Fault:
         """Let everything from `source` to `target` take so much longer, and the other way, too."""
         least, most = seconds if isinstance(seconds, tuple) else (seconds, seconds)
-        what = f"delay of {least:g} to {most:g} s {_between(source, target, both_ways)}"
+        what = f"delay of {least:.3g} to {most:.3g} s {_between(source, target, both_ways)}"
         return self._trouble(what, self._ways(source, target, both_ways), seconds=(least, most))
 
     def drop(
@@ -141,7 +141,7 @@ class Faults:
         both_ways: bool = True,
     ) -> Fault:
         """Let a piece of data break its connection, by this chance."""
-        what = f"drop by a chance of {chance:g} {_between(source, target, both_ways)}"
+        what = f"drop by a chance of {chance:.3g} {_between(source, target, both_ways)}"
         return self._trouble(what, self._ways(source, target, both_ways), break_chance=chance)
 
     def reset(self, source: "Place | InProcessNode", target: "Place | InProcessNode") -> int:
@@ -199,7 +199,9 @@ class Faults:
     ) -> Fault:
         """Let every piece of work of these kinds (read, write, sync) take so much longer."""
         trouble = DiskTrouble(kinds=kinds_of(kinds), seconds=seconds)
-        return self._trouble_disk(f"slow disk of node {_place(node)}, {seconds:g} s", node, trouble)
+        return self._trouble_disk(
+            f"slow disk of node {_place(node)}, {seconds:.3g} s", node, trouble
+        )
 
     def fail_disk(
         self,
@@ -241,7 +243,7 @@ class Faults:
             rates.remove(rate)
             clock.run_at(math.prod(rates))
 
-        return self._begin(f"clock of node {_place(node)} at {rate:g} times", [run], [undo])
+        return self._begin(f"clock of node {_place(node)} at {rate:.3g} times", [run], [undo])
 
     def jump_clock(self, node: "NodeId | InProcessNode", seconds: float) -> Fault:
         """Set the wall clock forward, or back with negative seconds."""

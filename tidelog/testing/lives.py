@@ -9,8 +9,8 @@
 | files       | opened through its disk  | closed, and so are their locks      |
 | databases   | opened through its host  | closed                              |
 
-Rule 1: a life that is over changes nothing any more. Its disk refuses, and a task that comes to be
-        in its context is cancelled before its first step.
+Rule 1: a life that is over changes nothing any more: its disk refuses, its connections are closed.
+        A task that still comes to be in its context is cancelled after its first step.
 Rule 2: it ends once, however many want it to.
 
 So a node is killed as the kernel would end its process: what it had written stays, synced or not,
@@ -84,7 +84,8 @@ class Life:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self.is_over:
-            task.cancel()
+            # Not sooner: a coroutine that it was to await would complain that it never was.
+            asyncio.get_running_loop().call_soon(task.cancel, context=Context())
 
     async def end(self) -> None:
         """End it here and now; returns when nothing of it is left."""
@@ -103,6 +104,7 @@ class Life:
         await asyncio.get_running_loop().run_in_executor(None, self._release)
 
     async def _cancel_tasks(self) -> None:
+        await asyncio.sleep(0)  # those that were made just now take their first step
         for _ in range(_ROUNDS):
             tasks = list(self._tasks)
             if not tasks:

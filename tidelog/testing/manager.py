@@ -24,7 +24,14 @@ from urllib.request import ProxyHandler, build_opener
 
 from tidelog.faces.local.layout import State
 from tidelog.model import NodeId
-from tidelog.testing.broker import SECONDS_MAX, STOP_SECONDS_MAX, Broker, BrokerStatus, Launcher
+from tidelog.testing.broker import (
+    SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    Broker,
+    BrokerStatus,
+    Launcher,
+    wait_ready,
+)
 from tidelog.testing.errors import NotInTime
 from tidelog.testing.ports import LOCALHOST
 
@@ -123,11 +130,8 @@ class BrokerManager:
             self.wait(seconds_max=seconds_max)
 
     def wait(self, *, seconds_max: float = SECONDS_MAX) -> None:
-        """Wait until all that were started serve."""
-        deadline = time.monotonic() + seconds_max
-        for broker in self:
-            if broker.state is State.STARTING:
-                broker.wait(seconds_max=max(deadline - time.monotonic(), 0.0))
+        """Wait until all that were started serve; StartFailed as soon as one ends instead."""
+        wait_ready([broker for broker in self if broker.is_starting], seconds_max)
 
     def stop_all(self, *, seconds_max: float = STOP_SECONDS_MAX) -> None:
         """Stop all in order, at once, and wait until all have ended."""

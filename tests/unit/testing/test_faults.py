@@ -168,6 +168,16 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(faults, wrong, said)
     assert faults.history == []
 
 
+def test_a_test_draws_the_same_from_the_same_seed(cluster, faults):
+    first = [faults.random.random() for _ in range(3)]
+    faults.cut(1, 2).heal()
+
+    faults.begin(7)
+
+    assert faults.history == []
+    assert [faults.random.random() for _ in range(3)] == first
+
+
 # Storms.
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tidelog.host import Path
 from tidelog.testing.disk import DiskTroubles, NodeDisk
@@ -50,23 +51,28 @@ def test_tasks_of_tasks_belong_to_the_life_and_end_with_it():
     assert sorted(cancelled) == ["child", "of a callback"]
 
 
-def test_a_task_that_comes_to_be_after_the_end_does_nothing():
+def test_a_task_that_comes_to_be_after_the_end_takes_one_step_and_no_more():
     done = []
 
-    async def work() -> None:
-        done.append("work")
+    async def awaited() -> None:
+        done.append("one step")
+        await asyncio.sleep(0)
+        done.append("another")
+
+    async def work(coroutine: Coroutine[Any, Any, None]) -> None:
+        await coroutine
 
     async def tell() -> None:
         life = Life("a node")
         await life.end()
-        task = life.spawn(work())
+        task = life.spawn(work(awaited()))
         await asyncio.wait([task])
         assert task.cancelled()
 
     with loop_thread() as loop:
         loop.run(tell(), 10)
 
-    assert done == []
+    assert done == ["one step"]
 
 
 def test_a_task_that_does_not_want_to_end_is_asked_again():
