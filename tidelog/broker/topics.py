@@ -159,12 +159,17 @@ async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
     topic_id = broker.host.new_id()
     wanted = _with_own_minimum(broker, wanted)
 
-    def decide(image: ClusterImage) -> TopicCreated:
-        return decisions.create_topic(image, wanted, topic_id, defaults_of(broker))
+    created: list[TopicCreated] = []
 
-    created = await broker.metadata.change(decide)
+    def decide(image: ClusterImage) -> list[TopicCreated]:
+        if topic_id in image.topics_by_id:
+            return []  # it is this one; only the answer was lost
+        created[:] = [decisions.create_topic(image, wanted, topic_id, defaults_of(broker))]
+        return created
+
+    await broker.metadata.change(decide)
     await broker.acted()
-    return created
+    return created[0]
 
 
 def _with_own_minimum(broker: Broker, wanted: NewTopic) -> NewTopic:
@@ -252,12 +257,14 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
     """Delete a topic by name or by id; return once nothing of it is served here."""
     found: list[TopicImage] = []
 
-    def decide(image: ClusterImage) -> TopicDeleted:
+    def decide(image: ClusterImage) -> list[TopicDeleted]:
+        if found and found[-1].id not in image.topics_by_id:
+            return []  # it is done; only the answer was lost
         record = decisions.delete_topic(image, name, topic_id)
         if record.name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{record.name} is the cluster's own and cannot be deleted")
         found.append(image.topics[record.name])
-        return record
+        return [record]
 
     await broker.metadata.change(decide)
     await broker.acted()

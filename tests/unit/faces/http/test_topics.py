@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import Answer, ask
 from tests.unit.faces.http.test_records import serving
+from tidelog.errors import NotController
 from tidelog.faces.http.topics import SLICE
 
 
@@ -150,5 +151,29 @@ def test_a_topic_of_very_many_partitions_is_told_whole():
         await node.create("many", 2 * SLICE + 1)
         answer = await ask(serving(node), "/v1/topics/many")
         assert [one["partition"] for one in answer.json["partitions"]] == list(range(2 * SLICE + 1))
+
+    on_a_node(story)
+
+
+def test_a_change_whose_answer_was_lost_on_the_way_is_done_once_and_answered():
+    async def story(node):
+        app = serving(node)
+        metadata = node.broker.metadata
+        commit = metadata._commit
+
+        async def commit_and_lose(records):
+            metadata._commit = commit
+            await commit(records)
+            raise NotController("it has resigned, after it had committed this")
+
+        for method, path, body, status in (
+            ("POST", "/v1/topics", {"name": "t"}, 201),
+            ("PATCH", "/v1/topics/t", {"partitions": 2}, 200),
+            ("DELETE", "/v1/topics/t", None, 200),
+        ):
+            metadata._commit = commit_and_lose
+            answer = await send(app, method, path, body)
+            assert answer.status == status, answer.json
+        assert "t" not in node.broker.image.topics
 
     on_a_node(story)
