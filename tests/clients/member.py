@@ -1,7 +1,7 @@
 """A member of a consumer group in a process of its own, so that it can be killed.
 
-Prints a JSON line for every assignment and every batch of values, after their offsets were
-committed; stops cleanly on SIGTERM.
+Prints a JSON line for every assignment, with its generation where the library tells it, and for
+every batch of values, after their offsets were committed; stops cleanly on SIGTERM.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 SESSION_TIMEOUT_MS = 6000
+RESTART_TIMEOUT_MS = 30_000
+"""Of static members, whose next process may be slow to start."""
 
 
 def say(**fields: Any) -> None:
@@ -31,6 +33,10 @@ class Stop:
         self.is_set = True
 
 
+def session_timeout_ms(options: argparse.Namespace) -> int:
+    return RESTART_TIMEOUT_MS if options.instance else SESSION_TIMEOUT_MS
+
+
 def say_values(values: Iterable[bytes | None]) -> None:
     say(values=[(value or b"").decode() for value in values])
 
@@ -41,20 +47,26 @@ def run_confluent(options: argparse.Namespace, stop: Stop) -> None:
     config: dict[str, Any] = {
         "bootstrap.servers": options.bootstrap, "group.id": options.group,
         "auto.offset.reset": "earliest", "enable.auto.commit": False,
-        "session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": 300,
+        "session.timeout.ms": session_timeout_ms(options), "heartbeat.interval.ms": 300,
         "partition.assignment.strategy": "cooperative-sticky", "log_level": 0,
     }  # fmt: skip
     if options.instance:
         config["group.instance.id"] = options.instance
     consumer = Consumer(config)
 
+    def say_assigned() -> None:
+        # metadata := "CGMDv2:", generation: int32 (of this machine), ...
+        metadata = bytes(consumer.consumer_group_metadata())
+        generation = int.from_bytes(metadata[7:11], sys.byteorder, signed=True)
+        say(assigned=sorted(p.partition for p in consumer.assignment()), generation=generation)
+
     def assigned(_: Any, partitions: list[Any]) -> None:
         consumer.incremental_assign(partitions)
-        say(assigned=sorted(p.partition for p in consumer.assignment()))
+        say_assigned()
 
     def revoked(_: Any, partitions: list[Any]) -> None:
         consumer.incremental_unassign(partitions)
-        say(assigned=sorted(p.partition for p in consumer.assignment()))
+        say_assigned()
 
     consumer.subscribe([options.topic], on_assign=assigned, on_revoke=revoked)
     values: list[bytes | None] = []
@@ -76,7 +88,7 @@ def run_kafka_python(options: argparse.Namespace, stop: Stop) -> None:
     consumer = KafkaConsumer(
         bootstrap_servers=options.bootstrap, group_id=options.group,
         auto_offset_reset="earliest", enable_auto_commit=False,
-        session_timeout_ms=SESSION_TIMEOUT_MS, heartbeat_interval_ms=300, **extra,
+        session_timeout_ms=session_timeout_ms(options), heartbeat_interval_ms=300, **extra,
     )  # fmt: skip
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -84,7 +96,8 @@ def run_kafka_python(options: argparse.Namespace, stop: Stop) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say(assigned=sorted(p.partition for p in assigned))
+            generation = consumer.group_metadata().generation_id
+            say(assigned=sorted(p.partition for p in assigned), generation=generation)
 
     consumer.subscribe([options.topic], listener=Listener())
     # A leader that hears of the partitions only after it has joined joins again; if a poll ends in
@@ -119,7 +132,7 @@ def run_aiokafka(options: argparse.Namespace, stop: Stop) -> None:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=options.bootstrap, group_id=options.group,
             auto_offset_reset="earliest", enable_auto_commit=False,
-            session_timeout_ms=SESSION_TIMEOUT_MS, heartbeat_interval_ms=300, **extra,
+            session_timeout_ms=session_timeout_ms(options), heartbeat_interval_ms=300, **extra,
         )  # fmt: skip
         consumer.subscribe([options.topic], listener=Listener())
         await consumer.start()

@@ -36,6 +36,7 @@ class Member:
         )  # fmt: skip
         self._changed = threading.Condition()
         self._assignments: list[list[int]] = []
+        self._generations: list[int] = []
         self._values: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -47,6 +48,7 @@ class Member:
             with self._changed:
                 if "assigned" in said:
                     self._assignments.append(said["assigned"])
+                    self._generations.append(said.get("generation", -1))
                 self._values += said.get("values", [])
                 self._changed.notify_all()
 
@@ -61,9 +63,10 @@ class Member:
             return list(self._assignments[-1]) if self._assignments else []
 
     @property
-    def rebalances(self) -> int:
+    def generation(self) -> int:
+        """Of the last assignment; -1 before the first."""
         with self._changed:
-            return len(self._assignments)
+            return self._generations[-1] if self._generations else -1
 
     def end(self, *, cleanly: bool) -> None:
         if cleanly:
@@ -82,7 +85,8 @@ class Member:
     def __str__(self) -> str:
         code = self._process.poll()
         state = "runs" if code is None else f"ended with {code}"
-        return f"{self._name}: {state}, had {self._assignments}, read {len(self.values)}"
+        had = list(zip(self._generations, self._assignments, strict=True))
+        return f"{self._name}: {state}, had {had}, read {len(self.values)}"
 
 
 class Members:
@@ -183,14 +187,18 @@ def test_a_static_member_restarts_without_a_rebalance(
     stays = members.start(library, node.bootstrap, topic, topic, instance="stays")
     until(lambda: stays.partitions == list(range(PARTITIONS)), "the first has everything")
     restarts = members.start(library, node.bootstrap, topic, topic, instance="restarts")
-    until(lambda: share(stays, restarts), "the two share")
-    rebalances, held = stays.rebalances, restarts.partitions
+    until(
+        lambda: share(stays, restarts) and stays.generation == restarts.generation,
+        "the two share, and both know it",
+    )
+    generation, held = restarts.generation, restarts.partitions
 
     restarts.end(cleanly=False)
     again = members.start(library, node.bootstrap, topic, topic, instance="restarts")
     until(lambda: again.partitions == held, "it gets back what it had")
 
-    assert stays.rebalances == rebalances
+    assert again.generation == generation
+    assert stays.generation == generation
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
