@@ -1,9 +1,9 @@
-"""A streaming query in a process of its own, to be killed: one topic into another.
+"""Streaming queries in a process of their own, to be killed: one topic into others.
 
-    python -m tests.spark.copying '{"bootstrap": ..., "source": ..., "target": ..., ...}'
+    python -m tests.spark.copying '{"bootstrap": ..., "source": ..., "targets": ..., ...}'
 
-Without `once` it runs until somebody ends it. The records of a batch are cut into tasks by chance,
-so that a batch that comes again is cut in another way.
+Without `once` they run until somebody ends them, or one of them fails. The records of a batch are
+cut into tasks by chance, so that a batch that comes again is cut in another way.
 """
 
 import json
@@ -11,21 +11,26 @@ import random
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """What the query is told."""
+    """What the queries are told."""
 
     bootstrap: str
     source: str
-    target: str
+    targets: dict[str, str]
+    """Topics, each with the delivery of the sink that writes to it; a query for each."""
     directory: str
-    """Of its checkpoint and its log."""
+    """Of their checkpoints and their log."""
     master: str
-    delivery: str = "exactly-once"
     batch_rows: int = 500
     once: bool = False
 
@@ -42,25 +47,34 @@ class Copying:
         }  # fmt: skip
         with spark_session("copying", master=self.master, conf=conf,
                            log=directory / "spark.log") as spark:  # fmt: skip
-            rows = (
-                spark.readStream.format("tidelog")
-                .option("kafka.bootstrap.servers", self.bootstrap)
-                .option("subscribe", self.source)
-                .option("startingOffsets", "earliest")
-                .option("maxOffsetsPerTrigger", str(self.batch_rows))
-                .option("minPartitions", str(random.randint(1, 6)))
-                .load()
-            )
-            writer = (
-                rows.select("key", "value")
-                .writeStream.format("tidelog")
-                .option("kafka.bootstrap.servers", self.bootstrap)
-                .option("topic", self.target)
-                .option("delivery", self.delivery)
-                .option("checkpointLocation", str(directory / "checkpoint"))
-            )
-            trigger = {"availableNow": True} if self.once else {"processingTime": "0 seconds"}
-            writer.trigger(**trigger).start().awaitTermination()
+            queries = [self._start(spark, target) for target in self.targets]
+            if self.once:
+                for query in queries:
+                    query.awaitTermination()
+            else:
+                spark.streams.awaitAnyTermination()
+
+    def _start(self, spark: "SparkSession", target: str) -> "StreamingQuery":
+        rows = (
+            spark.readStream.format("tidelog")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", self.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(self.batch_rows))
+            .option("minPartitions", str(random.randint(1, 6)))
+            .load()
+        )
+        writer = (
+            rows.select("key", "value")
+            .writeStream.format("tidelog")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("topic", target)
+            .option("delivery", self.targets[target])
+            .option("checkpointLocation", str(Path(self.directory) / f"checkpoint-{target}"))
+        )
+        if self.once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime="0 seconds").start()
 
 
 if __name__ == "__main__":
