@@ -17,7 +17,7 @@ from tidelog.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
