@@ -9,14 +9,14 @@ Rule 3: a log that is damaged or full is still readable; `refusal` says why it t
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, StorageError
 from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
-from tidelog.log.epochs import EpochHistory
+from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.producers import ProducerStates
 from tidelog.log.segment import (
     INDEX_SUFFIX,
@@ -151,8 +151,12 @@ class ColdRead:
         data = self._read(disk, segment)
         if data:
             is_sound = self._begins_soundly(data, has_gaps)
+        elif data is not None and self.at_least_one:
+            # It would fit: so the next one is said to lie past the limit.
+            following = replace(self, limit=OFFSET_MAX)._read(disk, segment) or b""
+            is_sound = has_gaps and bool(following) and self._begins_soundly(following, has_gaps)
         elif data is not None:
-            is_sound = not self.at_least_one  # otherwise it would fit
+            is_sound = True
         else:
             is_sound = has_gaps and self._is_walkable(disk, segment)
         if not is_sound:

@@ -341,6 +341,25 @@ def test_a_gap_is_passed_over_only_where_the_segment_makes_sense():
         cold(rig, 2).perform_checked(rig.disk, has_gaps=True)
 
 
+def test_a_gap_may_reach_past_what_is_committed():
+    rig = Rig(tail_bytes=0, segment_bytes=4000)
+    batches = [rig.store(2) for _ in range(10)]
+    rig.budget.evict()
+    first = rig.log.segments[0]
+    file = rig.disk.open(first.path())
+    file.truncate(0)  # as if the first of them had been compacted away
+    file.write(0, batches[5:])
+    read = rig.log.read(2, 1000, 6)
+    assert isinstance(read, ColdRead)
+
+    assert read.perform_checked(rig.disk, has_gaps=True) == b""
+    with pytest.raises(StorageError):
+        read.perform_checked(rig.disk, has_gaps=False)
+    rig.disk.flip_bit(first.path(), 6, 0)
+    with pytest.raises(StorageError):
+        read.perform_checked(rig.disk, has_gaps=True)
+
+
 # Deleting.
 
 
