@@ -222,7 +222,8 @@ class Queues(ShardKeeper[QueuesDriver]):
             async with asyncio.timeout(max(left, _GRACE_SECONDS)):
                 result = await reply
         except TimeoutError:
-            driver.perform(driver.shard.forget(reply))
+            if driver.shard.forget(reply):
+                return QueueAnswer()  # it waited for messages, and none came
             raise OutcomeUnknown("it was not stored in time; it may be yet") from None
         if isinstance(result, OutcomeUnknown):
             raise result

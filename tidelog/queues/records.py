@@ -58,12 +58,14 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
 
     offset: Offset
     count: int
-    """How often it was given out."""
+    """How often it was given out, in all lanes: so no two receipts of a message are the same."""
     lane: int = MAIN
     visibility_ms: int = -1
     """It is with a receiver, which has that long; -1 if it is with nobody."""
     not_before_ms: int = 0
     """Nobody gets it before that time."""
+    count_before: int = 0
+    """How often it had been given out when it came into this lane."""
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):

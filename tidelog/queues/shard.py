@@ -371,15 +371,16 @@ class Shard(PointerRequests):
                 del self._waiting[queue.name, lane]
         return effects
 
-    def forget(self, reply: Token) -> Effects:
-        """Whoever waited there has gone: nothing is given to it any more."""
+    def forget(self, reply: Token) -> bool:
+        """Whoever asked there has gone; whether it only waited, so that nothing was begun."""
         for waiting in self._waiting.values():
-            for one in list(waiting):
+            for one in waiting:
                 if one.reply is reply:
                     waiting.remove(one)
                     self._patience.cancel(one)
                     self.recent.failed(one.request)
-        return []
+                    return True
+        return False
 
     def settle(
         self,
@@ -454,7 +455,7 @@ class Shard(PointerRequests):
     def _move(
         self, queue: WorkQueue, jobs: Sequence[Job], reply: Token | None, at: Moment
     ) -> Effects:
-        values = [(job, Delivery(job.offset, 0, OTHER[job.lane])) for job in jobs]
+        values = [(job, queue.to_lane(job, OTHER[job.lane])) for job in jobs]
 
         def then(offset: Offset, at: Moment) -> Effects:
             for job, value in values:
@@ -558,10 +559,13 @@ def _settling(queue: WorkQueue, job: Job, kind: str, ms: int, at: Moment) -> Del
             return None
         case "nack":
             if queue.is_dead(job):
-                return Delivery(job.offset, 0, DEAD)
-            return Delivery(job.offset, job.count, job.lane, not_before_ms=at.wall_ms + ms)
+                return queue.to_lane(job, DEAD)
+            return Delivery(
+                job.offset, job.count, job.lane, not_before_ms=at.wall_ms + ms,
+                count_before=job.count_before,
+            )  # fmt: skip
         case _:
-            return Delivery(job.offset, job.count, job.lane, ms)
+            return Delivery(job.offset, job.count, job.lane, ms, count_before=job.count_before)
 
 
 def _settled(queue: WorkQueue, job: Job, value: Delivery | None, at: Moment) -> None:

@@ -46,6 +46,7 @@ class Job:
     key: str | None
     made_ms: int
     count: int = 0
+    count_before: int = 0
     lane: int = MAIN
     state: State = State.READY
     visibility_ms: int = -1
@@ -127,7 +128,7 @@ class WorkQueue:
 
     @staticmethod
     def _apply(job: Job, value: Delivery) -> None:
-        job.count, job.lane = value.count, value.lane
+        job.count, job.count_before, job.lane = value.count, value.count_before, value.lane
         job.visibility_ms, job.not_before_ms = value.visibility_ms, value.not_before_ms
 
     def start(self, at: Moment) -> None:
@@ -185,7 +186,9 @@ class WorkQueue:
 
     def delivery(self, job: Job, visibility_ms: int) -> Delivery:
         """What the log is to know when this message is given out once more."""
-        return Delivery(job.offset, job.count + 1, job.lane, visibility_ms)
+        return Delivery(
+            job.offset, job.count + 1, job.lane, visibility_ms, count_before=job.count_before
+        )
 
     def given(self, job: Job, value: Delivery, at: Moment) -> None:
         """The delivery is stored."""
@@ -257,7 +260,11 @@ class WorkQueue:
     def is_dead(self, job: Job) -> bool:
         """Whether it was given out too often to be given out again."""
         most = self.settings.max_deliveries
-        return job.lane == MAIN and 0 < most <= job.count
+        return job.lane == MAIN and 0 < most <= job.count - job.count_before
+
+    def to_lane(self, job: Job, lane: int) -> Delivery:
+        """What the log is to know when this message goes to another lane, with nobody."""
+        return Delivery(job.offset, job.count, lane, count_before=job.count)
 
     # Order.
 
