@@ -8,6 +8,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def whole(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("manager").start_all()
 
 
-def get(url: str) -> object:
+def get(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=10) as response:
         return json.load(response)
 
@@ -63,11 +64,11 @@ def test_when_the_leader_is_killed_another_leads_and_it_comes_back(manager):
 
 def test_a_broker_that_is_paused_is_silent_until_it_goes_on(manager):
     manager.pause(1)
-    assert manager[1].state is State.PAUSED
+    assert manager.status()[1].state is State.PAUSED
     assert manager[1].is_alive
 
     manager.resume(1)
-    assert manager[1].state is State.RUNNING
+    assert manager.status()[1].state is State.RUNNING
     manager.wait_for_leader()
 
 
@@ -92,6 +93,10 @@ def test_a_broker_that_dies_by_itself_has_failed(manager):
 
 
 def test_the_calls_of_the_seed():
+    def come_up(broker: Broker) -> None:
+        broker.start_http_server()
+        broker.start_cluster_tasks(proxy_url="http://127.0.0.1:8000")
+
     threads = threading.active_count()
     brokers = [Broker(broker_id=1, is_leader=True), Broker(broker_id=2, is_leader=False)]
     urls = [broker.url for broker in brokers]
@@ -99,11 +104,10 @@ def test_the_calls_of_the_seed():
         for broker in brokers:
             broker.set_peer_urls(urls)
             broker.set_follower_urls(url for url in urls if url != broker.url)
-            starting = threading.Thread(target=broker.start_http_server)
+        for broker in brokers:
+            starting = threading.Thread(target=come_up, args=(broker,))
             starting.start()
             starting.join()  # a broker does not end with the thread that has started it
-        for broker in brokers:
-            broker.start_cluster_tasks(proxy_url="http://127.0.0.1:8000")
             assert get(f"{broker.url}/health/ready")
         assert [broker.state for broker in brokers] == [State.RUNNING] * 2
         with pytest.raises(StartFailed, match="before it starts"):

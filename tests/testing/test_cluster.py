@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -316,3 +319,20 @@ def test_who_does_not_run_cannot_be_asked():
 def test_a_cluster_has_nodes():
     with pytest.raises(ValueError, match="1 to 9"):
         Cluster(nodes=0)
+
+
+@pytest.mark.slow
+def test_a_cluster_that_nobody_stops_ends_with_its_process():
+    code = (
+        "from tidelog.testing import Cluster\n"
+        "cluster = Cluster(nodes=3)\n"
+        "cluster.start()\n"
+        "print(cluster.directory, flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert not Path(done.stdout.strip()).exists()
+    assert done.stderr == ""

@@ -101,7 +101,12 @@ class Life:
         for connection in list(self.connections):
             connection.abandon()
         await self._cancel_tasks()
-        await asyncio.get_running_loop().run_in_executor(None, self._release)
+        try:
+            releasing = asyncio.get_running_loop().run_in_executor(None, self._release)
+        except RuntimeError:  # the interpreter ends, and starts no threads any more
+            self._release()
+        else:
+            await releasing
 
     async def _cancel_tasks(self) -> None:
         await asyncio.sleep(0)  # those that were made just now take their first step

@@ -31,12 +31,10 @@ class LoopThread:
         self._thread.start()
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
             self.loop.run_until_complete(_finish())
         finally:
-            asyncio.set_event_loop(None)
             self.loop.close()
 
     @property

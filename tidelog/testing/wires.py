@@ -139,7 +139,6 @@ class Lane:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._held: deque[tuple[float, Callable[[], object], int]] = deque()
-        self._last_due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
         """Whether who gets it does not want more just now."""
@@ -152,9 +151,7 @@ class Lane:
 
     def put(self, happen: Callable[[], object], size: int = 0) -> None:
         """Let `happen` be called in its turn."""
-        due = max(self._loop.time() + self._way.delay(), self._last_due)
-        self._last_due = due
-        self._held.append((due, happen, size))
+        self._held.append((self._loop.time() + self._way.delay(), happen, size))
         self.held_bytes += size
         self.go_on()
 

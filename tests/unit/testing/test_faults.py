@@ -17,7 +17,14 @@ NODES = (1, 2, 3)
 class Direct:
     """Runs what should run where the nodes do."""
 
+    def __init__(self) -> None:
+        self._calls = 0
+        self.has_seen_forty = threading.Event()
+
     def call(self, function, *args):
+        self._calls += 1
+        if self._calls > 40:
+            self.has_seen_forty.set()
         return function(*args)
 
 
@@ -200,6 +207,21 @@ def plan_of(seed: object, kinds: Any = STORM, strikes: int = 40) -> list[str]:
 def test_a_storm_has_one_plan_for_a_seed():
     assert plan_of(7) == plan_of(7)
     assert plan_of(7) != plan_of(8)
+
+
+def test_what_happens_in_a_storm_is_drawn_from_the_seed():
+    def first_of(seed: int) -> list[str]:
+        cluster: Any = Standing()
+        try:
+            faults = Faults(cluster, seed)
+            with faults.storm(calm_seconds=(0.0, 0.0), fault_seconds=(0.0, 0.0)):
+                assert cluster.loop.has_seen_forty.wait(10)
+            return [line.partition(" s  ")[2] for line in faults.history[:40]]
+        finally:
+            cluster.close()
+
+    assert first_of(7) == first_of(7)
+    assert first_of(7) != first_of(8)
 
 
 def test_a_storm_knows_every_kind_of_its_faults():
