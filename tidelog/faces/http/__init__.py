@@ -5,6 +5,7 @@
     connections.py  uvicorn's connections, HTTP and WebSocket, with bounds of ours
     app.py          Starlette: routes, request ids, limits, errors
     api.py          operations as a table; sockets.py: WebSockets in it
+    pacing.py       the loop shared between requests and others
     paging.py       long lists, page by page
     problems.py     errors as application/problem+json (RFC 9457)
     health.py       whether a node can serve, and why not

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from tidelog.broker.packing import NewRecord, Outcome, PartlyWritten, Placed
 from tidelog.broker.record_service import EARLIEST, MIB, Batches, ReadOutside
 from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.sockets import refuse_foreign_page
 from tidelog.faces.http.values import BASE64, SHOWN, TEXT, encode_value, show_value
@@ -251,7 +252,7 @@ def _show_headers(record: Record) -> dict[str, Any]:
 async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """What `work` answers, unless its client goes first."""
     loop = asyncio.get_running_loop()
-    working, leaving = loop.create_task(work), loop.create_task(_gone(request))
+    working, leaving = loop.create_task(in_turn(work)), loop.create_task(_gone(request))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done() or leaving.exception() is not None:

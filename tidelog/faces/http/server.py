@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from tidelog.faces.http.app import make_app
 from tidelog.faces.http.connections import HttpConnection, SocketConnection
+from tidelog.faces.http.pacing import Meter
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
@@ -37,6 +38,7 @@ class Server:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._app = make_app(node)
+        self._meter = Meter()
         # It warns of every request that is not HTTP: whoever likes could fill the node's log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self.config = Config(
@@ -69,7 +71,7 @@ class Server:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, send)
+            await self._meter.share(self._app(scope, receive, send))  # type: ignore[arg-type]
         except asyncio.CancelledError:
             pass  # by us, at the end, when the connection is gone; uvicorn would log it as a bug
 

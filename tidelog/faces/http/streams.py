@@ -24,6 +24,7 @@ from tidelog.broker.record_service import (
 )
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.records import ENCODING, RecordShown, outside, show_record
@@ -80,7 +81,9 @@ class RecordStream:
     async def fill(self, feed: Feed) -> None:
         """A `push.Source`."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._follow(number, feed)) for number in self._positions]
+        tasks = [
+            loop.create_task(in_turn(self._follow(number, feed))) for number in self._positions
+        ]
         try:
             await asyncio.gather(*tasks)
         finally:
