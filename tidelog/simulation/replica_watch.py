@@ -185,6 +185,9 @@ class ReplicaWatch:
         self._lost_memory: dict[NodeId, int] = {}
         """Who lost power, and in which broker epoch; nobody knows until it has a later one."""
         self._problem: tuple[str, str] | None = None
+        self.compacted: frozenset[str] = frozenset()
+        """Topics in whose logs offsets may be missing: where an epoch began, each copy may say
+        otherwise."""
         self.on_committed: list[Callable[[Machine, Partition, Offset], None]] = []
         """Told, inside of a node's event, that a leader has raised its watermark to an offset."""
         world.on_new_disk.append(self._forget)
@@ -433,7 +436,7 @@ class ReplicaWatch:
                     f"{view} leads in {leader.epoch} and ends at {log.end}; {committed.end} was "
                     f"committed in {committed.epoch}",
                 )
-            elif not _agree(
+            elif view.partition.name.topic not in self.compacted and not _agree(
                 log.epochs, log.start, committed.epochs, committed.start, committed.end
             ):
                 self._find(
@@ -498,6 +501,8 @@ class ReplicaWatch:
             if node in lacking:
                 self._find(HELD, f"{view} commits up to {end}; {node} has {lacking[node]}")
             copy = copies.get(node)
+            if view.partition.name.topic in self.compacted:
+                continue
             if copy and not _agree(log.epochs, log.start, copy.epochs, copy.start, end):
                 self._find(AGREE, f"{view}: {list(log.epochs)}, and {node} has {copy} to {end}")
 

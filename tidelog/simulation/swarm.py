@@ -18,18 +18,20 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tidelog.config import TopicConfig
-from tidelog.model import OFFSETS_TOPIC
+from tidelog.model import OFFSETS_TOPIC, QUEUES_TOPIC
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.groups import GroupLoad, GroupPace
+from tidelog.simulation.keyvalue import KvLoad, KvPace
 from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.nodes import real_node
+from tidelog.simulation.queues import QueueLoad, QueuePace
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
 from tidelog.simulation.transactions import TransactionLoad, TransactionPace
 from tidelog.simulation.workload import Pace, Workload
 from tidelog.simulation.world import NodeFactory, Violation, World
 
-STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions")
+STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions", "kv", "queues")
 LIVENESS_SECONDS: Final = 120.0
 UNFORESEEN: Final = "nobody stumbles"
 """Broken when whoever looks on fails by what it sees."""
@@ -69,10 +71,13 @@ class Plan:
     """`alone`: each node is a cluster of its own. `cluster`: all of them keep one metadata log.
     `replicated`: they also keep copies of each other's partitions. `groups`: consumers share out
     partitions, and commit how far they are. `transactions`: producers commit and abort, over many
-    partitions, with offsets, and by decisions of groups."""
+    partitions, with offsets, and by decisions of groups. `kv`: clients put and get keys at any
+    node."""
     pace: Pace = field(default_factory=Pace)
     group_pace: GroupPace = field(default_factory=GroupPace)
     transaction_pace: TransactionPace = field(default_factory=TransactionPace)
+    kv_pace: KvPace = field(default_factory=KvPace)
+    queue_pace: QueuePace = field(default_factory=QueuePace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
 
 
@@ -102,7 +107,8 @@ class _Draw:
         self.random = generator
         self.nodes = nodes
         self.rotten = {
-            "replicated": "tide-", "groups": OFFSETS_TOPIC, "transactions": "tide-",
+            "replicated": "tide-", "groups": OFFSETS_TOPIC, "transactions": "tide-", "kv": "tide-",
+            "queues": QUEUES_TOPIC,
         }.get(story, "")  # fmt: skip
         """What the paths of files that rot have in common; where it is known to be bearable."""
         self.moves: dict[str, Any] = {}
@@ -245,6 +251,10 @@ def make_plan(
         drawn = "groups"
     elif random.Random(f"{seed} transactions").random() < 0.25:
         drawn = "transactions"
+    elif random.Random(f"{seed} kv").random() < 0.25:
+        drawn = "kv"
+    elif random.Random(f"{seed} queues").random() < 0.25:
+        drawn = "queues"
     story = drawn if story is None else story
     sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
     drawn_nodes = choose.choice(sizes)
@@ -310,12 +320,16 @@ def make_plan(
     )
     if story == "groups":
         return _gather(plan)
-    if story not in ("replicated", "transactions"):
+    if story == "queues":
+        return _line_up(plan)
+    if story not in ("replicated", "transactions", "kv"):
         return plan
     apart = random.Random(f"{seed} moves")
     plan = _replicate(plan, enabled)
     if story == "transactions":
         plan = _transact(plan)
+    elif story == "kv":
+        plan = _keep(plan)
     moves = apart.random() < 0.5 if kinds is None else "move" in kinds
     return _with_moves(plan, apart, enabled) if moves else plan
 
@@ -334,6 +348,28 @@ def _with_moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> 
     while (at := at + choose.expovariate(rate)) < plan.chaos_seconds:
         faults.append(Fault(round(at, 6), "move", KINDS["move"][0](draw)))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _line_up(plan: Plan) -> Plan:
+    """What only queues need."""
+    choose = random.Random(f"{plan.seed} lines up")
+    pace = QueuePace(
+        writers=choose.randint(1, 3),
+        readers=choose.randint(1, 3),
+        workers=choose.randint(2, 4),
+        think_seconds=choose.choice((0.02, 0.05, 0.1)),
+        patience_seconds=choose.choice((0.5, 2.0)),
+        visibility_ms=choose.choice((500, 1500, 3000)),
+        max_deliveries=choose.choice((0, 2, 5)),
+        is_ordered=choose.random() < 0.5,
+        forget_chance=choose.choice((0.0, 0.1, 0.3)),
+        late_chance=choose.choice((0.0, 0.05)),
+    )
+    node = {
+        **plan.node, "queues_topic_num_partitions": choose.choice((1, 2, 4)),
+        "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
+    }  # fmt: skip
+    return replace(plan, queue_pace=pace, node=node)
 
 
 def _gather(plan: Plan) -> Plan:
@@ -387,6 +423,42 @@ def _transact(plan: Plan) -> Plan:
         "offsets_topic_num_partitions": 2,
     }  # fmt: skip
     return replace(plan, pace=pace, transaction_pace=transaction_pace, node=node)
+
+
+def _keep(plan: Plan) -> Plan:
+    """What only keys and values need."""
+    choose = random.Random(f"{plan.seed} keeps")
+    configs = {**dict(plan.pace.topic_configs), "cleanup.policy": "compact", "kv.view": "true"}
+    segment_bytes = plan.node["topic_defaults"].segment_bytes
+    if choose.random() < 0.5:  # compacted all the while
+        segment_bytes = choose.choice((1000, 5000, 20_000))
+        configs |= {
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": choose.choice(("0", "1000", "60000")),
+        }
+    pace = replace(
+        plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 3),
+        topic_configs=tuple(configs.items()), lone_producers=0,
+        timeout_seconds=choose.choice((0.5, 1.0, 3.0)),
+    )  # fmt: skip
+    kafka = choose.choice(((0, 0), (0, 0), (1, 0), (0, 1), (1, 2)))
+    kv_pace = KvPace(
+        clients=choose.randint(3, 6),
+        keys=choose.choice((2, 4, 8)),
+        think_seconds=choose.choice((0.005, 0.02, 0.05)),
+        patience_seconds=choose.choice((0.5, 2.0, 5.0)),
+        once_chance=choose.choice((0.2, 0.5)),
+        producers=kafka[0],
+        transactions=kafka[1],
+        abort_chance=choose.choice((0.1, 0.5)),
+        nap_chance=choose.choice((0.0, 0.05)),
+    )
+    node = {
+        **plan.node, "log_cleaner_backoff_ms": choose.choice((100, 1000)),
+        "transaction_state_log_num_partitions": 1,
+        "topic_defaults": replace(plan.node["topic_defaults"], segment_bytes=segment_bytes),
+    }  # fmt: skip
+    return replace(plan, pace=pace, kv_pace=kv_pace, node=node)
 
 
 def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
@@ -466,7 +538,9 @@ def play(
         )
 
 
-def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad | GroupLoad:
+def _load(
+    world: World, plan: Plan
+) -> Workload | QuorumLoad | ReplicatedLoad | GroupLoad | QueueLoad:
     match plan.story:
         case "cluster":
             return QuorumLoad(world, plan.admin_pace)
@@ -476,6 +550,10 @@ def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad | 
             return GroupLoad(world, plan.group_pace)
         case "transactions":
             return TransactionLoad(world, plan.pace, plan.transaction_pace)
+        case "kv":
+            return KvLoad(world, plan.pace, plan.kv_pace)
+        case "queues":
+            return QueueLoad(world, plan.queue_pace)
         case _:
             return Workload(world, plan.pace)
 

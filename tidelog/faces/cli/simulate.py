@@ -33,6 +33,8 @@ class Story(StrEnum):
     REPLICATED = "replicated"
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
+    KV = "kv"
+    QUEUES = "queues"
 
 
 def simulate(

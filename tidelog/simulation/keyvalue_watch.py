@@ -1,0 +1,301 @@
+"""Folds what is committed to buckets, as it is committed, and holds every view to it.
+
+| invariant                        | meaning                                                       |
+|----------------------------------|---------------------------------------------------------------|
+| a view is a fold of its log      | of what is committed, up to where the view says it is; on     |
+|                                  | every node, whenever it is looked at and may be shown         |
+| a view never goes back           | within a life of its node, unless it is being made again      |
+| a request is done once           | no Idempotency-Key has two batches in a log                   |
+| only what has expired is deleted | by a leader of its own accord                                 |
+| a compacted log keeps the newest | of every key, on every replica                                |
+
+Rule: the truth is what leaders have committed, batch by batch, when they did. What any view, or a
+      log that was compacted since, says of it counts for nothing here.
+"""
+
+import sqlite3
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.services import Services
+from tidelog.broker.views import View
+from tidelog.errors import StorageError
+from tidelog.log.log import ColdRead
+from tidelog.log.transactions import find_marker
+from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId, TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.records import BatchHeader, Record, decode_batch, iterate_batches
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.registers import Key, Logged
+from tidelog.simulation.replica_watch import ReplicaWatch
+from tidelog.simulation.world import World
+from tidelog.views.kv import entry_of
+
+VIEW: Final = "a view is a fold of its log"
+VIEW_FALLS: Final = "a view never goes back"
+ONCE: Final = "a request is done once"
+EXPIRED: Final = "only what has expired is deleted"
+NEWEST: Final = "a compacted log keeps the newest"
+
+_CHECK_EVERY_EVENTS: Final = 200
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Committed:
+    """A record that counts."""
+
+    version: Offset
+    value: bytes | None = field(compare=False)
+    expires_at_ms: int | None = field(compare=False)
+    timestamp_ms: int = field(compare=False)
+    producer_id: ProducerId = field(compare=False)
+
+
+@dataclass(slots=True)
+class Truth:
+    """One partition, as its committed batches have it."""
+
+    end: Offset = 0
+    keys: dict[bytes, list[Committed]] = field(default_factory=dict)
+    open: dict[ProducerId, list[tuple[bytes, Committed]]] = field(default_factory=dict)
+    once: dict[ProducerId, Offset] = field(default_factory=dict)
+    is_behind: bool = False
+    """A disk could not be read; so nobody knows yet what was committed last."""
+
+    def at(self, position: Offset) -> dict[bytes, tuple[Offset, bytes]]:
+        """What every key was when the log was `position` long."""
+        found: dict[bytes, tuple[Offset, bytes]] = {}
+        for key, records in self.keys.items():
+            before = bisect_left(records, position, key=lambda each: each.version)
+            if before and (value := records[before - 1].value) is not None:
+                found[key] = (records[before - 1].version, value)
+        return found
+
+
+class KeyWatch:
+    """Looks at all that is committed to buckets, and at all views."""
+
+    def __init__(self, world: World, replicas: ReplicaWatch, topics: Collection[str]) -> None:
+        self._world = world
+        self._topics = frozenset(topics)
+        self._truths: dict[TopicPartition, Truth] = {}
+        self._problem: tuple[str, str] | None = None
+        self._seen: dict[int, tuple[int, dict[View, tuple[int, Offset]]]] = {}
+        self.views_checked = 0
+        replicas.on_committed.append(self._on_committed)
+        world.invariant("views' moments", self._check_moments, every=1)
+        world.invariant("views", self._check, every=_CHECK_EVERY_EVENTS)
+
+    def _find(self, name: str, problem: str) -> None:
+        """Found inside of a node's own event, which nothing must be raised in."""
+        self._problem = self._problem or (name, problem)
+
+    def _check_moments(self) -> str | None:
+        if self._problem is not None:
+            self._world.fail(*self._problem)
+        return None
+
+    # The truth.
+
+    def truth(self, place: TopicPartition) -> Truth:
+        return self._truths.setdefault(place, Truth())
+
+    def log(self) -> dict[Key, list[Logged]]:
+        """Everything that was ever committed of each key."""
+        return {
+            (str(place), key): [Logged(each.version, each.value) for each in records]
+            for place, truth in self._truths.items()
+            for key, records in truth.keys.items()
+        }
+
+    def _on_committed(self, machine: Machine, partition: Partition, end: Offset) -> None:
+        if machine.is_damaged or partition.name.topic not in self._topics:
+            return
+        truth = self.truth(partition.name)
+        try:
+            for header, batch in _read(machine, partition, truth.end, end):
+                self._take(partition.name, truth, header, batch)
+            truth.is_behind = False
+        except (OSError, StorageError):
+            truth.is_behind = True  # a fault of its disk: another time
+
+    def _take(
+        self, place: TopicPartition, truth: Truth, header: BatchHeader, batch: memoryview
+    ) -> None:
+        if header.base_offset > truth.end:
+            self._find(VIEW, f"{place}: {truth.end} to {header.base_offset} was never seen")
+        truth.end = header.next_offset
+        if header.is_control:
+            opened = truth.open.pop(header.producer_id, [])
+            marker = find_marker(header, batch)
+            if marker is not None and marker.commits:
+                for key, one in opened:
+                    insort(truth.keys.setdefault(key, []), one)
+            return
+        if header.producer_id >= ONCE_PRODUCER_MIN:
+            known = truth.once.setdefault(header.producer_id, header.base_offset)
+            if known != header.base_offset:
+                self._find(ONCE, f"{place}: one request is at {known} and {header.base_offset}")
+        for record in decode_batch(batch):
+            key, one = _committed(record, header.producer_id)
+            if header.is_transactional:
+                truth.open.setdefault(header.producer_id, []).append((key, one))
+            else:
+                insort(truth.keys.setdefault(key, []), one)
+
+    def refresh(self) -> None:
+        """Take what leaders have committed by now."""
+        for machine in self._world.machines.values():
+            for partition in _partitions(machine):
+                leader = partition.leader
+                if leader is not None and leader.high_watermark > self.truth(partition.name).end:
+                    self._on_committed(machine, partition, leader.high_watermark)
+
+    # Views.
+
+    def _check(self) -> str | None:
+        for machine in self._world.machines.values():
+            if machine.is_damaged or not machine.is_running:
+                continue
+            lives, seen = self._seen.get(machine.number, (0, {}))
+            if lives != machine.lives:
+                seen = {}
+                self._seen[machine.number] = (machine.lives, seen)
+            for view in views_of(machine):
+                if view.is_whole and view.is_fresh:  # else nobody is shown what it has
+                    self._look(machine, view, seen)
+        self._check_moments()
+        return None
+
+    def _look(self, machine: Machine, view: View, seen: dict[View, tuple[int, Offset]]) -> None:
+        place = view.partition.name
+        (position, start), entries = view.ask(_read_view)
+        who = f"{machine.name} {place} at {position}"
+        doubts, before = seen.get(view, (0, 0))
+        if position < before and doubts == view.doubts:
+            self._find(VIEW_FALLS, f"{who}: it was at {before}")
+        seen[view] = (view.doubts, position)
+        truth = self.truth(place)
+        if position > truth.end:
+            self.refresh()
+        if truth.is_behind or start:
+            return
+        if position > truth.end:
+            self._find(VIEW, f"{who}: only {truth.end} is committed")
+            return
+        self.views_checked += 1
+        wanted = truth.at(position)
+        if entries != wanted:
+            wrong = [
+                f"{key!r} is {entries.get(key)}, not {wanted.get(key)}"
+                for key in sorted(entries.keys() | wanted.keys())
+                if entries.get(key) != wanted.get(key)
+            ]
+            self._find(VIEW, f"{who}: {'; '.join(wrong)}")
+
+    def unfolded(self) -> str | None:
+        """Which view does not have all that is decided."""
+        for machine in self._world.machines.values():
+            if machine.is_damaged or not machine.is_up:
+                continue
+            views = {view.partition: view for view in views_of(machine)}
+            for partition in _partitions(machine):
+                if partition.name.topic not in self._topics:
+                    continue
+                view, stable = views.get(partition), partition.last_stable_offset
+                if view is None or not view.is_whole or view.applied < stable:
+                    return f"{machine.name} {partition.name}: {view}, and {stable} is decided"
+        return None
+
+    # At the end.
+
+    def unexpired(self, wall_ms: int) -> str | None:
+        """Which key is there whose time is up."""
+        self.refresh()
+        for place, truth in self._truths.items():
+            for key, records in truth.keys.items():
+                expires = records[-1].expires_at_ms
+                if records[-1].value is not None and expires is not None and expires <= wall_ms:
+                    return f"{place} {key!r} has expired {wall_ms - expires} ms ago"
+        return None
+
+    def check_expiry(self, known: Collection[tuple[Key, Offset]], unsure: Collection[Key]) -> None:
+        """Judge every deletion that no client asked for.
+
+        `known` are those that clients were told of; of the keys in `unsure` nobody can tell.
+        """
+        for place, truth in self._truths.items():
+            for key, records in truth.keys.items():
+                at = (str(place), key)
+                for number, record in enumerate(records):
+                    is_ours = record.value is None and record.producer_id == NO_PRODUCER
+                    if not is_ours or at in unsure or (at, record.version) in known:
+                        continue
+                    before = records[number - 1] if number else None
+                    expires = None if before is None else before.expires_at_ms
+                    if expires is None or expires > record.timestamp_ms:
+                        self._world.fail(EXPIRED, f"{place} {key!r}: {record} after {before}")
+
+    def check_logs(self) -> None:
+        """See that every replica's log, compacted or not, has the newest of every key."""
+        for machine in self._world.machines.values():
+            if machine.is_damaged or not machine.is_up:
+                continue
+            for partition in _partitions(machine):
+                if partition.name.topic in self._topics and not partition.log.start:
+                    truth, folded = self.truth(partition.name), Truth()
+                    for header, batch in _read(machine, partition, 0, partition.high_watermark):
+                        folded.end = header.base_offset
+                        self._take(partition.name, folded, header, batch)
+                    if folded.at(truth.end) != truth.at(truth.end):
+                        self._world.fail(
+                            NEWEST,
+                            f"{machine.name} {partition.name}: {folded.at(truth.end)}, not "
+                            f"{truth.at(truth.end)}",
+                        )
+
+
+def views_of(machine: Machine) -> list[View]:
+    """The key-value views of a node."""
+    services: Services | None = getattr(machine.node, "services", None)
+    return [] if services is None else services.kv.views.all()
+
+
+def _partitions(machine: Machine) -> list[Partition]:
+    broker: Broker | None = getattr(machine.node, "broker", None)
+    return [] if broker is None or not hasattr(broker, "replicas") else broker.partitions()
+
+
+def _read_view(
+    database: sqlite3.Connection,
+) -> tuple[tuple[Offset, Offset], dict[bytes, tuple[Offset, bytes]]]:
+    position: Any = database.execute("SELECT applied, start FROM meta").fetchone()
+    rows = database.execute("SELECT key, version, value FROM entries")
+    return position, {key: (version, value) for key, version, value in rows}
+
+
+def _committed(record: Record, producer_id: ProducerId) -> tuple[bytes, Committed]:
+    entry = entry_of(record)
+    return entry.key, Committed(
+        entry.version, entry.value, entry.expires_at_ms, entry.timestamp_ms, producer_id
+    )
+
+
+def _read(
+    machine: Machine, partition: Partition, offset: Offset, end: Offset
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch from `offset` to `end`, from memory or from the files."""
+    log = partition.log
+    while offset < end:
+        found = log.read(max(offset, log.start), _READ_BYTES, end)
+        data = found.perform(machine.disk) if isinstance(found, ColdRead) else b"".join(found[0])
+        if not data:
+            return
+        for header, batch in iterate_batches(data):
+            if header.next_offset > offset:
+                yield header, memoryview(batch)
+                offset = header.next_offset
