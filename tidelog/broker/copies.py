@@ -21,7 +21,8 @@ from tidelog.copying.kinds import QueueView, kind_of
 from tidelog.copying.protocol import Snapshot, Source
 from tidelog.errors import BrokerError, InvalidRequest, NotLeader
 from tidelog.host import Path
-from tidelog.model import QUEUES_TOPIC, Endpoint, Offset, TopicPartition
+from tidelog.model import NO_EPOCH, QUEUES_TOPIC, Endpoint, Epoch, Offset, TopicPartition
+from tidelog.records import iterate_batches
 
 ROOM_PREFIX: Final = "room."
 READ_BYTES: Final = 1024 * 1024
@@ -88,6 +89,18 @@ class Copies:
     async def bounds(self, place: TopicPartition) -> Batches:
         """Where a partition begins and ends, as far as that is decided."""
         return await self._records.read(place.topic, place.partition, offset=-1, records_max=1)
+
+    async def is_of(self, place: TopicPartition, offset: Offset, epoch: Epoch) -> bool:
+        """Whether a copy up to `offset`, whose last record is of `epoch`, can be of this log."""
+        if epoch == NO_EPOCH:
+            return True
+        found = await self._records.read(
+            place.topic, place.partition, offset=offset - 1, records_max=1
+        )
+        for header, _ in iterate_batches(found.data):
+            if header.base_offset < offset <= header.next_offset:
+                return header.leader_epoch == epoch
+        return True  # nothing is left of it that could say so
 
     async def batches(
         self, place: TopicPartition, offset: Offset, *, wait_seconds: float, records_max: int

@@ -134,6 +134,8 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     aborted: tuple[tuple[ProducerId, Offset], ...] = ()
     is_outside: bool = False
     """The log does not hold `offset`."""
+    has_gaps: bool = False
+    """Compaction took some of what lay from there on; of what is gone some may be deletions."""
 
     def shown(self) -> Iterator[memoryview]:
         """The batches with records at or after `offset` that may be seen."""
@@ -317,11 +319,15 @@ class RecordService:
             offset=offset, time_ms=time_ms, bytes_max=bytes_max, records_max=records_max,
             committed_only=committed_only,
         )  # fmt: skip
+        has_gaps = False
         while True:
             wait = min(max(deadline - now(), 0.0), _SLICE_SECONDS)
             found = await self._ask(place, msgspec.structs.replace(work, wait_seconds=wait))
             if found.is_outside:
                 raise ReadOutside(found)
+            if has_gaps and not found.has_gaps:
+                found = msgspec.structs.replace(found, has_gaps=True)
+            has_gaps = found.has_gaps
             if next(found.shown(), None) is not None:
                 return found
             limit = pass_until if found.end > found.offset else deadline
@@ -389,12 +395,14 @@ class RecordService:
             data = b"".join(found[0])
         if len(data) > ANSWER_BYTES_MAX:
             raise MessageTooLarge(size=len(data), size_max=ANSWER_BYTES_MAX)
-        data, end = _some(data, offset, work.records_max)
+        data, end, has_gaps = _some(data, offset, work.records_max)
         if not data:  # offsets that compaction took are passed over
             end = max(offset, limit)
+            has_gaps = end > offset
         return msgspec.structs.replace(
-            batches, data=data, end=end, aborted=tuple(aborted.find(offset, end) if aborted else ())
-        )
+            batches, data=data, end=end, has_gaps=has_gaps,
+            aborted=tuple(aborted.find(offset, end) if aborted else ()),
+        )  # fmt: skip
 
     async def _read_cold(self, partition: Partition, read: ColdRead) -> Bytes:
         broker = self._broker
@@ -431,17 +439,22 @@ def _nothing(image: ClusterImage) -> Sequence[MetadataRecord]:
     return []
 
 
-def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset]:
-    """As many of the batches as it takes for so many records from `offset` on; where they end."""
+def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset, bool]:
+    """As many of the batches as it takes for so many records from `offset` on.
+
+    Where they end, and whether compaction took some of them.
+    """
     size = count = 0
     end = offset
+    has_gaps = False
     for header, batch in iterate_batches(data):
         if count >= records_max:
             break
+        has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
         count += min(header.record_count, header.next_offset - offset)
         size += len(batch)
         end = max(header.next_offset, offset)
-    return bytes(memoryview(data)[:size]), end
+    return bytes(memoryview(data)[:size]), end, has_gaps
 
 
 async def _watermark_moves(partition: Partition, seconds_max: float) -> None:

@@ -27,6 +27,7 @@ class QueueView:
             value BLOB NOT NULL, attributes TEXT NOT NULL, key TEXT, made_ms INTEGER NOT NULL,
             deliveries INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, sequence)
         );
+        CREATE INDEX messages_id ON messages (id);
     """
 
     def fold(self, database: sqlite3.Connection, records: Iterable[Record]) -> None:

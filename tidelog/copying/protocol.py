@@ -6,30 +6,37 @@ Rule 2: an entry carries a checksum over its offset, its time and the very bytes
         Who gets one that does not fit asks again from there.
 Rule 3: what is too far behind, or asks for what was deleted, gets everything as one database, and
         goes on from where that ends.
+Rule 4: a replica says of which topic and of which epoch its last record is. If the log has another
+        there, what it has is worth nothing.
 """
 
 # stream   := hello hello_ack sync sync_start (snapshot bytes)? (batch | heartbeat | ack)*
 #             where hello, sync and ack are the replica's
 # A message is JSON with a "type". Over a WebSocket it is a text message, or from a size on a binary
-# one, "G" and the gzip of the text; "S" and bytes are a piece of a snapshot; "B", the next offset
-# (int64) and bytes are record batches as the log has them, for who asked for format "binary".
+# one, "G" and the gzip of the text; "S" and bytes are a piece of a snapshot; "B", the next offset,
+# the current one (int64), the epoch of the last batch (int32) and bytes are record batches as the
+# log has them, for who asked for format "binary".
 # Over HTTP each message is a line; gzip and snapshots stand in lines of their own, in base64.
 # checksum := crc32c(offset: int64, timestamp: int64, operation as it is written)   (big-endian)
 
 import struct
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
 from tidelog.errors import CorruptMessage
-from tidelog.model import Offset
+from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.queues.records import (
+    About,
     DeliveryWritten,
     JobWritten,
+    PlaceOf,
     about_of,
     decode,
+    job_record,
 )
 from tidelog.records import Record
 
@@ -39,7 +46,7 @@ BINARY_FORMAT: Final = "binary"
 GZIP: Final = b"G"
 SNAPSHOT: Final = b"S"
 BATCHES: Final = b"B"
-NEXT: Final = struct.Struct(">q")
+BATCHES_HEAD: Final = struct.Struct(">qqi")
 _CHECKED: Final = struct.Struct(">qq")
 
 CONNECTION_FAILED: Final = "ConnectionFailed"
@@ -90,6 +97,8 @@ class Sync(_Message, frozen=True, kw_only=True, tag="sync"):
     """None: all of it."""
     topic_id: str = ""
     """Of what the replica has; if the topic was made anew, that is worth nothing."""
+    epoch: Epoch = NO_EPOCH
+    """Of the last record before that offset, as the replica has it."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,10 +127,13 @@ class LogEntry(_Message, frozen=True, kw_only=True, tag="log_entry"):
 class Batch(_Message, frozen=True, kw_only=True, tag="batch"):
     entries: list[LogEntry]
     next_offset: Offset
+    current_offset: Offset = 0
+    epoch: Epoch = NO_EPOCH
 
 
 class Heartbeat(_Message, frozen=True, kw_only=True, tag="heartbeat"):
     current_offset: Offset
+    log_oldest_offset: Offset = 0
 
 
 class Ack(_Message, frozen=True, kw_only=True, tag="ack"):
@@ -251,7 +263,7 @@ def check(entry: LogEntry) -> Operation:
 
 
 def record_of(entry: LogEntry) -> Record | None:
-    """The record of a bucket that an entry tells of; None for other operations."""
+    """The record of a bucket or a queue that an entry tells of; None for other operations."""
     match operation := check(entry):
         case KvSet():
             headers: tuple[tuple[str, bytes], ...] = ()
@@ -267,6 +279,16 @@ def record_of(entry: LogEntry) -> Record | None:
                 key=_bytes(operation.keys[0], operation.key_encoding), value=None,
                 timestamp_ms=entry.timestamp, offset=entry.offset,
             )  # fmt: skip
+        case QueuePublish(queue=queue, message=message):
+            about = About(message["attributes"], message["key"])
+            made = job_record(
+                PlaceOf(queue, message["sequence"]), encode(message["value"]), about,
+                now_ms=entry.timestamp,
+            )  # fmt: skip
+            return replace(made, offset=entry.offset)
+        case QueueAck(queue=queue, sequence=sequence):
+            made = job_record(PlaceOf(queue, sequence), None, None, now_ms=entry.timestamp)
+            return replace(made, offset=entry.offset)
         case _:
             return None
 

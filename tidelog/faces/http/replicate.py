@@ -36,7 +36,8 @@ from tidelog.faces.http.api import LINES, Call, Operation
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
-from tidelog.model import Offset
+from tidelog.model import NO_EPOCH, Epoch, Offset
+from tidelog.records import iterate_batches
 
 NAME_MAX: Final = 256
 _LIVE_MAX: Final = 10_000
@@ -63,6 +64,8 @@ class Session:
         self.from_offset: Offset = 0
         self._taken: Taken | None = None
         self._bounds: Batches
+        self._is_kept = hello.source.bucket is not None or hello.source.queue is not None
+        """Whether there are snapshots of it: then it must not lack a deletion."""
 
     # Agreeing.
 
@@ -102,17 +105,16 @@ class Session:
                 protocol.OFFSET_NOT_FOUND,
                 f"offset {wanted} has not come yet; it is {bounds.high_watermark}",
             )
-        is_kept = hello.source.bucket is not None or hello.source.queue is not None
+        if not is_other and wanted is not None and wanted > bounds.log_start:
+            is_other = not await self._copies.is_of(self._place, wanted, sync.epoch)
         threshold = self._config.replication_stream_full_sync_threshold
         is_truncated = wanted is not None and wanted < bounds.log_start
         is_far = wanted is None or bounds.offset - wanted > threshold
-        if is_kept and hello.snapshots and (is_other or is_truncated or is_far):
+        if self._is_kept and hello.snapshots and (is_other or is_truncated or is_far):
             return await self._begin_whole()
         if is_truncated or is_other:
-            raise Ended(
-                protocol.LOG_TRUNCATED,
-                f"offset {wanted} was asked for; the log begins at {bounds.log_start}",
-            )
+            why = "that is of another history" if is_other else f"it begins at {bounds.log_start}"
+            raise Ended(protocol.LOG_TRUNCATED, f"the log does not hold offset {wanted}: {why}")
         self.from_offset = bounds.log_start if wanted is None else wanted
         return SyncStart(mode="incremental", from_offset=self.from_offset)
 
@@ -144,24 +146,34 @@ class Session:
         config = self._config
         heartbeat = config.replication_stream_heartbeat_interval_ms / 1000
         found: Batches
+        sent, oldest = self.from_offset, self._bounds.log_start
         async for found in self._copies.batches(
             self._place, self.from_offset, wait_seconds=heartbeat,
             records_max=config.replication_stream_batch_size,
         ):  # fmt: skip
             if found.topic != self._bounds.topic:
                 raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
-            message = await self._show(found)
-            yield Heartbeat(current_offset=found.high_watermark) if message is None else message
-            if message is not None:
-                self._sent(found.end)
+            if found.has_gaps and self._is_kept and self.hello.snapshots:
+                raise Ended(
+                    protocol.LOG_TRUNCATED,
+                    f"the log was compacted beyond {sent}, and deletions may be missing",
+                )
+            if found.end > sent:
+                yield await self._show(found)
+                sent = found.end
+                self._sent(sent)
+            if not found.data or found.log_start > oldest:
+                current = found.high_watermark if found.data else found.end
+                yield Heartbeat(current_offset=current, log_oldest_offset=found.log_start)
+                oldest = found.log_start
+            if found.end >= found.high_watermark:  # what comes within a moment goes together
                 await asyncio.sleep(config.replication_stream_batch_timeout_ms / 1000)
 
-    async def _show(self, found: Batches) -> Batch | bytes | None:
-        records = self._call.node.services.records
-        if not found.data:
-            return None
+    async def _show(self, found: Batches) -> Batch | bytes:
         if self.hello.format == protocol.BINARY_FORMAT:
-            return protocol.BATCHES + protocol.NEXT.pack(found.end) + b"".join(found.shown())
+            head = protocol.BATCHES_HEAD.pack(found.end, found.high_watermark, _epoch(found))
+            return b"".join((protocol.BATCHES, head, *found.shown()))
+        records = self._call.node.services.records
         return await records.aside(len(found.data), lambda: _batch(found, self.hello.source))
 
     def _sent(self, offset: Offset) -> None:
@@ -213,7 +225,18 @@ class Session:
 def _batch(found: Batches, source: Source) -> Batch:
     records, _ = found.unpack(1_000_000, 1 << 30)
     entries = [e for record in records if (e := protocol.entry_of(record, source)) is not None]
-    return Batch(entries=entries, next_offset=found.end)
+    return Batch(
+        entries=entries, next_offset=found.end, current_offset=found.high_watermark,
+        epoch=_epoch(found),
+    )  # fmt: skip
+
+
+def _epoch(found: Batches) -> Epoch:
+    """Of the last batch."""
+    epoch = NO_EPOCH
+    for header, _ in iterate_batches(found.data):
+        epoch = header.leader_epoch
+    return epoch
 
 
 def _failed(error: Exception) -> Failed:

@@ -1,0 +1,319 @@
+"""The replication stream, as uvicorn would carry it."""
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+from tests.unit.broker.node import on_a_node
+from tests.unit.broker.test_kv import Bucket
+from tests.unit.broker.test_views import SMALL, compact, partition_of
+from tests.unit.faces.http.test_app import ask
+from tests.unit.faces.http.test_records import serving
+from tidelog.copying import protocol
+from tidelog.records import decode_batch, iterate_batches
+
+SECONDS_MAX = 300.0
+"""For how long an answer is awaited; these are not real ones."""
+BUCKET = {"bucket": "b"}
+
+
+def compact_json(document: Any) -> bytes:
+    """As a node writes it: checksums are over its very bytes."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+class Replica:
+    """A replica at its end of a socket."""
+
+    def __init__(self, app: Any) -> None:
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._incoming.put_nowait({"type": "websocket.connect"})
+        scope = {
+            "type": "websocket", "path": "/v1/replicate", "query_string": b"", "headers": [],
+            "root_path": "", "scheme": "ws", "server": ("t", 1), "client": ("t", 2),
+            "subprotocols": [], "extensions": {"websocket.http.response": {}},
+        }  # fmt: skip
+        self._served = asyncio.create_task(app(scope, self._incoming.get, self._heard.put))
+
+    def say(self, **message: Any) -> None:
+        self.say_text(json.dumps(message))
+
+    def say_text(self, text: str) -> None:
+        self._incoming.put_nowait({"type": "websocket.receive", "text": text})
+
+    async def hear(self) -> Any:
+        """The next message: a document, or bytes."""
+        while True:
+            async with asyncio.timeout(SECONDS_MAX):
+                message = await self._heard.get()
+            match message:
+                case {"type": "websocket.send", "text": str(text)}:
+                    return json.loads(text)
+                case {"type": "websocket.send", "bytes": bytes(data)}:
+                    if data[:1] == protocol.GZIP:
+                        return json.loads(gzip.decompress(data[1:]))
+                    return data
+                case {"type": "websocket.close"}:
+                    return {"type": "closed", "code": message["code"]}
+                case _:
+                    assert message["type"] == "websocket.accept"
+
+    async def greet(self, source: dict[str, Any] = BUCKET, **more: Any) -> Any:
+        self.say(type="hello", replica_id="replica-1", source=source, **more)
+        return await self.hear()
+
+    async def sync(self, offset: int | None, source: dict[str, Any] = BUCKET, **more: Any) -> Any:
+        """Ask from an offset on; what the node says to that."""
+        of_hello = {key: more.pop(key) for key in ("format", "snapshots") if key in more}
+        assert (await self.greet(source, **of_hello))["type"] == "hello_ack"
+        self.say(type="sync", from_offset=offset, **more)
+        return await self.hear()
+
+    async def entries(self, count: int) -> list[Any]:
+        """So many entries; heartbeats are passed over."""
+        found: list[Any] = []
+        while len(found) < count:
+            message = await self.hear()
+            assert message["type"] in ("batch", "heartbeat"), message
+            found += message.get("entries", [])
+        return found
+
+    async def leave(self) -> None:
+        self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        async with asyncio.timeout(SECONDS_MAX):
+            await self._served
+
+
+def in_a_bucket(story: Any, *, config: dict[str, str] | None = None, **settings: Any) -> None:
+    async def on(node: Any) -> None:
+        bucket = await Bucket(node).make(**(config or {}))
+        await story(bucket, serving(node))
+
+    on_a_node(on, **settings)
+
+
+def test_a_replica_is_greeted_and_gets_what_it_lacks_with_checksums():
+    async def story(bucket, app):
+        for number in range(3):
+            await bucket.put(b"k%d" % number, b'{"n":%d}' % number)
+        replica = Replica(app)
+
+        ack = await replica.greet()
+        replica.say(type="sync", from_offset=1)
+        start = await replica.hear()
+        entries = await replica.entries(2)
+        await replica.leave()
+
+        assert (ack["type"], ack["current_offset"], ack["log_oldest_offset"]) == ("hello_ack", 3, 0)
+        assert (ack["master_id"], ack["topic"], ack["partitions"]) == ("node-1", "b", 1)
+        assert start == {"type": "sync_start", "mode": "incremental", "from_offset": 1}
+        assert [entry["offset"] for entry in entries] == [1, 2]
+        assert entries[0]["operation"] == {"type": "kv_set", "key": "k1", "value": {"n": 1}}
+        for entry in entries:
+            operation = compact_json(entry["operation"])
+            expected = protocol.checksum_of(entry["offset"], entry["timestamp"], operation)
+            assert entry["checksum"] == expected
+
+    in_a_bucket(story)
+
+
+def test_a_deletion_is_an_operation_too_and_comes_as_it_happens():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(1)
+        await bucket.put(b"k", None)
+
+        (entry,) = await replica.entries(1)
+        await replica.leave()
+
+        assert entry["operation"] == {"type": "kv_del", "keys": ["k"]}
+
+    in_a_bucket(story)
+
+
+def test_batches_come_as_the_log_has_them_for_who_wants_bytes():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(0, format="binary")
+
+        data = await replica.hear()
+        await replica.leave()
+
+        assert data[:1] == protocol.BATCHES
+        following, current, epoch = protocol.BATCHES_HEAD.unpack_from(data, 1)
+        ((header, batch),) = iterate_batches(data[1 + protocol.BATCHES_HEAD.size :])
+        assert (following, current, epoch) == (1, 1, header.leader_epoch)
+        assert [record.key for record in decode_batch(batch)] == [b"k"]
+
+    in_a_bucket(story)
+
+
+def test_who_has_everything_hears_a_heartbeat_that_says_how_far_the_log_goes():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(1)
+
+        heard = await replica.hear()
+        await replica.leave()
+
+        assert heard == {"type": "heartbeat", "current_offset": 1}
+
+    in_a_bucket(story)
+
+
+def test_batches_that_are_full_do_not_wait_for_more():
+    async def story(bucket, app):
+        for number in range(30):
+            await bucket.put(b"k%d" % number, b"1")
+        replica = Replica(app)
+        await replica.sync(0)
+        began = bucket.node.clock.monotonic()
+
+        await replica.entries(30)
+        took = bucket.node.clock.monotonic() - began
+        await replica.leave()
+
+        # Every pause would be a second; the last ones are told at once, too.
+        assert took < 1
+
+    in_a_bucket(story, replication_stream_batch_size=2, replication_stream_batch_timeout_ms=1000)
+
+
+def test_who_copies_is_listed_with_how_far_it_has_got():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(0)
+        await replica.entries(1)
+        replica.say(type="ack", offset=1)
+        await replica.hear()
+
+        (found,) = (await ask(app, "/v1/replicate/replicas")).json["replicas"]
+        await replica.leave()
+        (gone,) = (await ask(app, "/v1/replicate/replicas")).json["replicas"]
+
+        assert (found["replica_id"], found["source"]) == ("replica-1", BUCKET)
+        assert (found["status"], found["offset"], found["sent"]) == ("in_sync", 1, 1)
+        assert gone["status"] == "disconnected"
+
+    in_a_bucket(story)
+
+
+def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
+    async def story(bucket, app):
+        replica = Replica(app)
+        await replica.sync(0)
+
+        heard = await replica.hear()
+        while heard["type"] == "heartbeat":
+            heard = await replica.hear()
+        await asyncio.sleep(6)
+
+        assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
+        assert "acknowledged" in heard["detail"]
+        assert (await ask(app, "/v1/replicate/replicas")).json["replicas"] == []
+
+    in_a_bucket(story, replication_stream_replica_timeout_secs=5)
+
+
+def test_what_cannot_be_is_said_with_its_code():
+    async def story(bucket, app):
+        async def told(*texts: str) -> tuple[str, str]:
+            replica = Replica(app)
+            for text in texts:
+                replica.say_text(text)
+            heard = await replica.hear()
+            while heard["type"] == "hello_ack":
+                heard = await replica.hear()
+            assert (await replica.hear())["type"] == "closed"
+            return heard["code"], heard["detail"]
+
+        hello = '{"type":"hello","replica_id":"r","source":{"bucket":"%s"}}'
+        assert (await told("nonsense"))[0] == "ProtocolError"
+        assert (await told('{"type":"sync","from_offset":1}'))[0] == "ProtocolError"
+        assert await told(hello % "none") == (
+            "OffsetNotFound", "there is no topic or partition none",
+        )  # fmt: skip
+        assert (await told(hello % "b", '{"type":"sync","from_offset":9}'))[0] == "OffsetNotFound"
+
+    in_a_bucket(story)
+
+
+# What a copy must not lack.
+
+
+def test_who_may_lack_a_deletion_that_was_compacted_is_told_to_ask_for_all():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        await bucket.put(b"k", None)
+        await compact(bucket)
+        end = partition_of(bucket).log.end
+        replica, log_reader = Replica(app), Replica(app)
+
+        await replica.sync(1)
+        heard = await replica.hear()
+        await log_reader.sync(0, snapshots=False)
+        entries = await log_reader.entries(1)
+        await log_reader.leave()
+
+        assert (heard["type"], heard["code"]) == ("error", "LogTruncated")
+        assert "compacted" in heard["detail"]
+        assert entries[0]["offset"] < end  # who reads a log, and keeps no copy, may have gaps
+
+    in_a_bucket(story, config=SMALL, log_cleaner_backoff_ms=10**9)
+
+
+def test_a_copy_of_another_history_is_worth_nothing():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        epoch = next(iterate_batches(await all_bytes(bucket)))[0].leader_epoch
+        same, other = Replica(app), Replica(app)
+
+        start = await same.sync(1, epoch=epoch, snapshots=False)
+        await same.leave()
+        heard = await other.sync(1, epoch=epoch + 1, snapshots=False)
+
+        assert start["mode"] == "incremental"
+        assert (heard["code"], "history" in heard["detail"]) == ("LogTruncated", True)
+
+    async def all_bytes(bucket):
+        chunks, _ = partition_of(bucket).log.read(0, 10_000, 1)
+        return b"".join(chunks)
+
+    in_a_bucket(story)
+
+
+def test_what_a_queue_s_copy_hears_can_be_folded_as_its_log_is():
+    async def on(node):
+        app = serving(node)
+        headers = {"content-type": "application/json"}
+
+        async def post(method: str, path: str, body: Any) -> Any:
+            data = compact_json(body)
+            return await ask(app, path, method=method, headers=headers, chunks=(data,))
+
+        assert (await post("PUT", "/v1/queues/q", {})).status == 201
+        message = {"value": {"a": 1}, "attributes": {"x": "y"}, "key": "k"}
+        await post("POST", "/v1/queues/q/messages", {"messages": [message]})
+        given = (await post("POST", "/v1/queues/q/receive", {})).json["messages"][0]
+        await post("POST", "/v1/queues/q/ack", {"receipts": [given["receipt"]]})
+        replica = Replica(app)
+        await replica.sync(0, {"queue": "q"}, snapshots=False)
+
+        entries = await replica.entries(2)
+        await replica.leave()
+
+        published, acknowledged = (
+            protocol.record_of(protocol.decode_from_node(compact_json(entry))) for entry in entries
+        )
+        assert published is not None and acknowledged is not None
+        assert entries[0]["operation"]["type"] == "queue_publish"
+        assert (published.offset, published.value) == (given["id"], b'{"a":1}')
+        assert (acknowledged.key, acknowledged.value) == (published.key, None)
+
+    on_a_node(on)
