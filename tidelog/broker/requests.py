@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from tidelog.broker import admin, configs, offsets, reassignments, topics
+from tidelog.broker import admin, configs, offsets, reassignments, restoring, topics
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Client, Reply, Request, authorize
 from tidelog.broker.coordinator import Coordinator
@@ -99,6 +99,7 @@ class Requests:
             Api.COMMIT_GROUP: decisions.commit_group,
             Api.READ_DECISION: decisions.read_decision,
             Api.FORGET_DECISION: decisions.forget_decision,
+            Api.RESTORE_BATCHES: restoring.restore_batches,
             Api.LIST_TRANSACTIONS: txn.list_transactions,
             Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,
             Api.DESCRIBE_CONFIGS: configs.describe_configs,

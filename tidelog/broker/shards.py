@@ -37,6 +37,8 @@ from tidelog.shards.effects import Answer, Append, Moment, Writer, partition_for
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _LATE_SECONDS: Final = 1.0
+_RESTORING_SECONDS: Final = 1.0
+"""How long nothing more of a backup comes before a restored log is read."""
 _UNKNOWN_FATE: Final = (
     RequestTimedOut,
     NotCoordinator,
@@ -97,6 +99,7 @@ class ShardDriver(Generic[S]):
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._rereading: asyncio.TimerHandle | None = None
         self.shard = self._new_shard()
 
     # What kinds of shards differ in.
@@ -170,6 +173,16 @@ class ShardDriver(Generic[S]):
         old, self.shard = self.shard, self._new_shard()
         self.perform(old.unload(CoordinatorNotAvailable("its state is being read again")))
         self._broker.spawn(self.load())
+
+    def restored(self) -> None:
+        """Somebody restores the log: serve nothing until that has ended, then read it again."""
+        old, self.shard = self.shard, self._new_shard()
+        self.perform(old.unload(CoordinatorNotAvailable("it is being restored from a backup")))
+        if self._rereading is not None:
+            self._rereading.cancel()
+        self._rereading = asyncio.get_running_loop().call_later(
+            _RESTORING_SECONDS, lambda: self._broker.spawn(self.load())
+        )
 
     # Effects.
 
@@ -248,8 +261,9 @@ class ShardDriver(Generic[S]):
 
     def stop(self, error: BrokerError) -> None:
         """Serve no more: whoever waits is told `error`."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._rereading):
+            if timer is not None:
+                timer.cancel()
         shard, self.shard = self.shard, self._new_shard()
         self.perform(shard.unload(error))
         if self._timer is not None:
@@ -295,6 +309,7 @@ class ShardKeeper(Generic[D]):
     def start(self) -> None:
         """Load the shard of every partition that this node leads, now and later."""
         self._broker.on_moved(self._on_moved)
+        self._broker.on_restored(self._on_restored)
         self._on_moved(
             [
                 (partition.name, partition.leader is not None)
@@ -315,6 +330,11 @@ class ShardKeeper(Generic[D]):
                     self._broker.partition(self.topic, number)
                 )
                 self._loading[number] = self._broker.spawn(driver.load())
+
+    def _on_restored(self, name: TopicPartition) -> None:
+        driver = self._drivers.get(name.partition) if name.topic == self.topic else None
+        if driver is not None:
+            driver.restored()
 
     async def ready(self) -> None:
         """Make the topic if it is not there yet."""

@@ -23,12 +23,21 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, NO_NODE, TopicPartition, topic_name_problem
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    NO_NODE,
+    QUEUES_TOPIC,
+    TopicPartition,
+    topic_name_problem,
+)
 
 NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
 DEFAULT_SOURCE: Final = 5
 TOPIC_SOURCE: Final = 1
 MIN_IN_SYNC: Final = "min.insync.replicas"
+MADE_BY_HAND: Final = frozenset({QUEUES_TOPIC})
+"""Of the cluster's own topics, those that somebody may make before their first use: a backup is
+restored into as many partitions as it is of, since a queue's id tells which one has it."""
 
 
 def _brokers(broker: Broker, id_name: str, *, fenced_too: bool = False) -> list[dict[str, Any]]:
@@ -192,11 +201,14 @@ async def create_topics(broker: Broker, request: Any, context: Request) -> dict[
         try:
             if times_named[topic.name] > 1:
                 raise InvalidRequest(f"{topic.name!r} is named twice in this request")
+            if topic.name in MADE_BY_HAND and topic.configs:
+                raise InvalidRequest(f"the settings of {topic.name} are the cluster's own")
             wanted = NewTopic(
                 name=topic.name, partitions=topic.num_partitions,
                 replication=topic.replication_factor,
                 assignment={a.partition_index: a.broker_ids for a in topic.assignments} or None,
                 config={config.name: config.value for config in topic.configs},
+                internal=topic.name in MADE_BY_HAND,
             )  # fmt: skip
             if request.validate_only:
                 created = decisions.create_topic(

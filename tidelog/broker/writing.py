@@ -49,8 +49,8 @@ def find_repeated(partition: Partition, once: ProducerId) -> RememberedBatch | N
     return state.batches[-1] if state is not None and state.batches else None
 
 
-class _Fate:
-    """Waits for one append."""
+class Fate:
+    """Waits for one append; what it is told is the future's result."""
 
     __slots__ = ("deadline", "future")
 
@@ -71,7 +71,7 @@ class Write:
         self._clock = clock
         self._copies = copies
         self._leader = partition.leading()
-        self._fate = _Fate(deadline)
+        self._fate = Fate(deadline)
         self._is_done = False
         self.offset: Offset
         """Of its first record."""
@@ -129,7 +129,7 @@ class Write:
     async def _copied(self, copies: int) -> None:
         if self._leader.copies_of(self.end) >= copies:
             return
-        fate = _Fate(self._fate.deadline)
+        fate = Fate(self._fate.deadline)
         if not self._leader.wait_copied(self.end, copies, fate):
             error = await fate.future
             if error is not None:

@@ -49,6 +49,7 @@ from tidelog.model import (
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
 from tidelog.partition.mending import Mending
+from tidelog.partition.restored import check_restored
 from tidelog.records import (
     CONTROL,
     TRANSACTIONAL,
@@ -381,6 +382,18 @@ class Partition:
         )  # fmt: skip
         offset = self._put(leader, batch, read_header(batch), len(batch))
         return offset, self._wait(leader, -1, self.log.end, waiter)
+
+    def restore(self, data: bytearray, waiter: Waiter) -> bool:
+        """Append batches of a backup at the offsets that they have, all or none of them.
+
+        Whether they are committed already; otherwise `waiter` is told. The first must begin where
+        the log ends. What a topic demands of what clients write now (sizes, times, keys) was asked
+        when these were written.
+        """
+        leader, log = self._writing(acks=-1), self.log
+        for header, batch in check_restored(memoryview(data), start=log.start, end=log.end):
+            self._put(leader, batch, header, len(data))
+        return leader.wait_committed(log.end, waiter)
 
     def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
         """Let `waiter` know when everything below `end` is committed; True if it is already.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from tidelog.wire.own import COMMIT_GROUP, FORGET_DECISION, READ_DECISION
+from tidelog.wire.own import COMMIT_GROUP, FORGET_DECISION, READ_DECISION, RESTORE_BATCHES
 
 
 class Api(IntEnum):
@@ -63,6 +63,7 @@ class Api(IntEnum):
     COMMIT_GROUP = COMMIT_GROUP
     READ_DECISION = READ_DECISION
     FORGET_DECISION = FORGET_DECISION
+    RESTORE_BATCHES = RESTORE_BATCHES
 
     @property
     def title(self) -> str:
@@ -137,4 +138,5 @@ APIS: Final[dict[Api, Versions]] = {
     Api.COMMIT_GROUP: _speak(0, 0, flexible_from=0),
     Api.READ_DECISION: _speak(0, 0, flexible_from=0),
     Api.FORGET_DECISION: _speak(0, 0, flexible_from=0),
+    Api.RESTORE_BATCHES: _speak(0, 0, flexible_from=0),
 }

@@ -1,4 +1,4 @@
-"""Requests that Kafka does not have: one decision over many producers.
+"""Requests that Kafka does not have: one decision over many producers, and batches of a backup.
 
 Rule: they look like Kafka's own, in its types and with its headers, so that everything that reads,
 checks and writes messages takes them, too. Their keys are far above those that Kafka gives out;
@@ -8,6 +8,8 @@ clients pass over advertised keys that they do not know.
 # CommitGroup (1000) asks a transaction coordinator to commit the open transactions of all members,
 # as one batch of their group, or none of them. ReadDecision (1001) asks which batch was the last.
 # ForgetDecision (1002) says that the group will never write again.
+# RestoreBatches (1003) asks the leader of a partition to append batches at the offsets that they
+# have, of which the first is the log's end. They are answered for once they are committed.
 #
 # CommitGroup request   := group: string, batch_id: int64, members: member*
 # member                := transactional_id: string, producer_id: int64, producer_epoch: int16
@@ -18,21 +20,26 @@ clients pass over advertised keys that they do not know.
 #                          batch_id: int64 (-1: none), decided_ms: int64
 # ForgetDecision request  := group: string
 # ForgetDecision response := throttle_ms: int32, error_code: int16, error_message: string?
+# RestoreBatches request  := topic_id: uuid, partition: int32, timeout_ms: int32, records: bytes
+# RestoreBatches response := throttle_ms: int32, error_code: int16, error_message: string?,
+#                            log_end: int64 (-1: unknown), where the log ends now
 # All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v2.header import RequestHeader
 from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import ProducerId, TransactionalId
 from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32Timedelta, i64
+from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 COMMIT_GROUP: Final = 1000
 READ_DECISION: Final = 1001
 FORGET_DECISION: Final = 1002
+RESTORE_BATCHES: Final = 1003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +127,48 @@ class ForgetDecisionResponse:
     error_message: str | None = field(metadata={"kafka_type": "string"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreBatchesRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(RESTORE_BATCHES)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    """An id, not a name: a topic that was made anew meanwhile is another."""
+    partition: i32 = field(metadata={"kafka_type": "int32"})
+    timeout: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    records: bytes = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreBatchesResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(RESTORE_BATCHES)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    log_end: i64 = field(metadata={"kafka_type": "int64"})
+
+
 REQUESTS: Final[dict[int, Any]] = {
     COMMIT_GROUP: CommitGroupRequest,
     READ_DECISION: ReadDecisionRequest,
     FORGET_DECISION: ForgetDecisionRequest,
+    RESTORE_BATCHES: RestoreBatchesRequest,
 }
 RESPONSES: Final[dict[int, Any]] = {
     COMMIT_GROUP: CommitGroupResponse,
     READ_DECISION: ReadDecisionResponse,
     FORGET_DECISION: ForgetDecisionResponse,
+    RESTORE_BATCHES: RestoreBatchesResponse,
 }
 NAMES: Final = {
     COMMIT_GROUP: "commit_group",
     READ_DECISION: "read_decision",
     FORGET_DECISION: "forget_decision",
+    RESTORE_BATCHES: "restore_batches",
 }

@@ -1,0 +1,40 @@
+"""RestoreBatches: what a backup holds, back into a log, at the offsets that it had.
+
+Rule 1: the log must end where the batches begin. So nothing is overwritten, and whoever else
+        writes meanwhile makes the restore fail instead of being mixed with it.
+Rule 2: of the cluster's own topics only that of the queues is restored: what is in it are users'
+        messages, known by their offsets. Groups' offsets are committed anew; metadata and
+        transactions are this cluster's.
+Rule 3: what is kept in memory of a restored log is read again, before anybody is served from it.
+"""
+
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.context import Request
+from tidelog.broker.writing import Fate
+from tidelog.errors import BrokerError, InvalidTopic, UnknownTopicId
+from tidelog.model import INTERNAL_TOPICS, NO_OFFSET, QUEUES_TOPIC
+from tidelog.partition.driver import Partition
+
+
+async def restore_batches(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+    """Append batches where they were; answered once they are committed."""
+    partition: Partition | None = None
+    try:
+        if request.topic_id is None:
+            raise UnknownTopicId(request.topic_id)
+        partition = broker.partition(request.topic_id, request.partition)
+        topic = partition.name.topic
+        if topic in INTERNAL_TOPICS and topic != QUEUES_TOPIC:
+            raise InvalidTopic(f"{topic} is this cluster's own and is not restored")
+        seconds = max(request.timeout.total_seconds(), 0)
+        fate = Fate(broker.host.clock.monotonic() + seconds)
+        is_done = partition.restore(bytearray(request.records), fate)
+        broker.tell_restored(partition.name)  # at once: nothing is decided by what was known before
+        if not is_done and (refusal := await fate.future) is not None:
+            raise refusal
+    except BrokerError as error:
+        end = NO_OFFSET if partition is None else partition.log.end
+        return {"error_code": error.code, "error_message": str(error), "log_end": end}
+    return {"log_end": partition.log.end}
