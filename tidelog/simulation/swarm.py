@@ -251,7 +251,7 @@ def make_plan(
         drawn = "groups"
     elif random.Random(f"{seed} transactions").random() < 0.25:
         drawn = "transactions"
-    elif random.Random(f"{seed} kv").random() < 0.25:
+    elif drawn == "replicated" and random.Random(f"{seed} kv").random() < 0.5:
         drawn = "kv"
     elif random.Random(f"{seed} queues").random() < 0.25:
         drawn = "queues"
