@@ -253,7 +253,7 @@ def make_plan(
         drawn = "transactions"
     elif drawn == "replicated" and random.Random(f"{seed} kv").random() < 0.5:
         drawn = "kv"
-    elif random.Random(f"{seed} queues").random() < 0.25:
+    elif drawn == "replicated" and random.Random(f"{seed} queues").random() < 0.5:
         drawn = "queues"
     story = drawn if story is None else story
     sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
