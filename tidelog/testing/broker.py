@@ -40,7 +40,7 @@ from tidelog.faces.local.layout import State, quorum_size
 from tidelog.faces.local.supervisor import describe_exit, last_line, process_state
 from tidelog.model import NodeId
 from tidelog.testing.errors import NotInTime, NotRunning, StartFailed
-from tidelog.testing.ports import LOCALHOST, ReservedPort
+from tidelog.testing.ports import LOCALHOST, reserve
 from tidelog.testing.settings import SETTINGS
 
 SECONDS_MAX: Final = 30.0
@@ -115,9 +115,8 @@ class Broker:
         """
         self.id = broker_id
         self.is_leader_wanted = is_leader
-        self._http = ReservedPort(port, ip)
-        self._kafka = ReservedPort(kafka_port, ip)
-        self._peer = ReservedPort(0, LOCALHOST if ip in _WILDCARDS else ip)
+        peer_ip = LOCALHOST if ip in _WILDCARDS else ip
+        self._http, self._kafka, self._peer = reserve((ip, port), (ip, kafka_port), (peer_ip, 0))
         self.url = f"http://{self._peer.host}:{self._http.number}"
         """Where its HTTP face is."""
         self.kafka = f"{self._peer.host}:{self._kafka.number}"

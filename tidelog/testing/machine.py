@@ -17,7 +17,7 @@ from tidelog.host import Host
 from tidelog.model import NodeId
 from tidelog.testing.disk import DiskTroubles, NodeDatabases, NodeDisk
 from tidelog.testing.lives import Life
-from tidelog.testing.ports import ReservedPort
+from tidelog.testing.ports import LOCALHOST, reserve
 from tidelog.testing.wires import CLIENTS, Way, Ways, Wire
 
 _BACKLOG: Final = 1024
@@ -108,7 +108,7 @@ class Machine:
     def __init__(self, node: NodeId, data: Path, ways: Ways) -> None:
         self.node = node
         self.data = data
-        self.kafka, self.http, self.peer = ReservedPort(), ReservedPort(), ReservedPort()
+        self.kafka, self.http, self.peer = reserve(*[(LOCALHOST, 0)] * 3)
         self.clock = NodeClock()
         self.disk = DiskTroubles()
         self.was_heard = asyncio.Event()

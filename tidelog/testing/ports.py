@@ -32,3 +32,16 @@ class ReservedPort:
 
     def release(self) -> None:
         self._socket.close()
+
+
+def reserve(*places: tuple[str, int]) -> list[ReservedPort]:
+    """One for each host and port, or none: OSError if one of them is taken."""
+    ports: list[ReservedPort] = []
+    try:
+        for host, port in places:
+            ports.append(ReservedPort(port, host))
+    except BaseException:
+        for reserved in ports:
+            reserved.release()
+        raise
+    return ports

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tidelog.testing.machine import NodeClock
-from tidelog.testing.ports import LOCALHOST, ReservedPort
+from tidelog.testing.ports import LOCALHOST, ReservedPort, reserve
 
 
 def test_a_clock_is_the_system_s_until_it_is_told_otherwise():
@@ -74,6 +74,18 @@ def test_the_kernel_gives_a_reserved_port_to_nobody_else():
     finally:
         for port in ports:
             port.release()
+
+
+def test_of_several_ports_all_are_reserved_or_none():
+    free = ReservedPort()
+    free.release()
+    with socket.create_server((LOCALHOST, 0)) as server:
+        taken = server.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            reserve((LOCALHOST, free.number), (LOCALHOST, taken))
+
+    with socket.socket() as other:  # without SO_REUSEADDR: nobody else may have it
+        other.bind((LOCALHOST, free.number))
 
 
 def test_a_port_that_somebody_listens_on_cannot_be_reserved():
