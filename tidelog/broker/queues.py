@@ -218,13 +218,12 @@ class Queues(ShardKeeper[QueuesDriver]):
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         driver.perform(begin(work)(driver.shard, reply, driver.now()))
         left = deadline - self._broker.host.clock.monotonic()
-        try:
-            async with asyncio.timeout(max(left, _GRACE_SECONDS)):
-                result = await reply
-        except TimeoutError:
+        await asyncio.wait([reply], timeout=max(left, _GRACE_SECONDS))
+        if not reply.done():
             if driver.shard.forget(reply):
                 return QueueAnswer()  # it waited for messages, and none came
-            raise OutcomeUnknown("it was not stored in time; it may be yet") from None
+            raise OutcomeUnknown("it was not stored in time; it may be yet")
+        result = reply.result()
         if isinstance(result, OutcomeUnknown):
             raise result
         if isinstance(result, NotCoordinator | CoordinatorNotAvailable):

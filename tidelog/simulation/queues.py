@@ -114,6 +114,8 @@ class QueueLoad:
     ) -> QueueAnswer:
         """Ask some node once."""
         seconds = self.pace.patience_seconds
+        if isinstance(work, ReceiveWork):
+            seconds += work.wait_seconds
 
         async def ask(machine: Any) -> QueueAnswer:
             queues: Queues = machine.node.services.queues
