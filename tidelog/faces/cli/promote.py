@@ -337,9 +337,12 @@ async def _promote_all(
             if unled[name] >= VAIN_MIN:
                 outcome.refused[name] = why
                 del pending[name]
+        # Time may be up while it is found out: then the reason of the last round is the best.
+        for name, why in waiting.items():
+            reasons.setdefault(name, f"{name}: {why}")
+        found = await _reasons(client, pending, waiting)
         reasons.clear()
-        reasons.update((name, f"{name}: {why}") for name, why in waiting.items())
-        reasons.update(await _reasons(client, pending, waiting))
+        reasons.update(found)
         text = "; ".join(list(reasons.values())[:TOLD_MAX])
         if pending and text != told:
             note(f"waiting: {text}")
