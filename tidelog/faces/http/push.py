@@ -15,7 +15,7 @@ Rule 4: a client that has nothing to hear gets a heartbeat, so that either side 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import BrokerError
+from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.sockets import FAILED, NORMAL, REFUSED, TRY_AGAIN
 
@@ -188,11 +189,15 @@ async def _fill(feed: Feed, source: Source) -> None:
 
 
 async def _pump(
-    node: "Node", feed: Feed, source: Source, write: Awaitable[None], leave: Awaitable[None]
+    node: "Node",
+    feed: Feed,
+    source: Source,
+    write: Coroutine[Any, Any, None],
+    leave: Awaitable[None],
 ) -> None:
     """Fill and write until one of the two has ended, the client has gone or the node stops."""
-    filling = asyncio.ensure_future(_fill(feed, source))
-    writing, leaving = asyncio.ensure_future(write), asyncio.ensure_future(leave)
+    filling = asyncio.ensure_future(in_turn(_fill(feed, source)))
+    writing, leaving = asyncio.ensure_future(in_turn(write)), asyncio.ensure_future(leave)
     try:
         await asyncio.wait(
             (writing, leaving, node.stop_wanted), return_when=asyncio.FIRST_COMPLETED
