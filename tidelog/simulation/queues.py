@@ -10,6 +10,7 @@ other until it is answered; workers sometimes forget what they have, or settle i
 | a delivery is one receiver's     | no two requests are given the same message with one count     |
 | a message is acknowledged once   | of all requests that acknowledge it one is told that it did   |
 | what is done stays done          | a message that was acknowledged is given to nobody again      |
+| what is asked for is there once  | a request that is repeated with its key adds nothing          |
 | nothing acknowledged is lost     | in the end every message that a publisher was told of was     |
 |                                  | given out and acknowledged; every one appended is read        |
 | liveness                         | after healing everybody gets on, and the queues get empty     |
@@ -52,6 +53,7 @@ ONE_OWNER: Final = "a delivery is one receiver's"
 ACKED_ONCE: Final = "a message is acknowledged once"
 DONE: Final = "what is done stays done"
 LOST: Final = "nothing acknowledged is lost"
+ONCE: Final = "what is asked for is there once"
 
 _PAUSE_SECONDS: Final = 0.2
 _QUEUE: Final = "jobs"
@@ -97,6 +99,7 @@ class QueueLoad:
         self._acked: dict[Offset, str] = {}
         self._maybe_acked: set[Offset] = set()
         self._not_yet: dict[str, None] = {}
+        self._stands_at: dict[bytes, Offset] = {}
 
     def start(self) -> None:
         self._spawn(self._hosts[0], self._begin())
@@ -205,6 +208,7 @@ class QueueLoad:
                 if reads and message.offset <= reads[-1][0]:
                     self.world.fail(POINTERS, f"{name}: {message.offset} after {reads[-1][0]}")
                 reads.append((message.offset, message.value))
+                self._note_value(message)
             self._did(name)
             await self._pause(generator)
 
@@ -250,7 +254,13 @@ class QueueLoad:
                 await self._settle(name, generator, f"{name} {count} settles", got.messages)
             await self._pause(generator)
 
+    def _note_value(self, message: Message) -> None:
+        at = self._stands_at.setdefault(message.value, message.offset)
+        if at != message.offset:
+            self.world.fail(ONCE, f"{message.value!r} stands at {at} and at {message.offset}")
+
     def _note_given(self, name: str, request: str, message: Message) -> None:
+        self._note_value(message)
         at = (message.offset, message.count)
         if self._given.setdefault(at, request) != request:
             self.world.fail(ONE_OWNER, f"{at}: {self._given[at]} and {request}")
