@@ -6,7 +6,8 @@
         client.kv("settings").put("theme", {"dark": True})
 
 `Client` and `AsyncClient` are in `http/`, and so are the values and errors that are named here;
-docs/client.md teaches them. The rest is what the commands, the tests and the brokers use to talk to
+docs/client.md teaches them. `EmbeddedReplica` is in `replica.py` and its neighbours;
+docs/embedded.md teaches it. The rest is what the commands, the tests and the brokers use to talk to
 a Kafka listener:
 
     wire.py         one connection: frames, versions, correlation ids
@@ -31,8 +32,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tidelog.client.http.awaiting import AsyncClient
-    from tidelog.client.http.blocking import Client
+    from tidelog.client.http.awaiting import AsyncClient, AsyncMessage
+    from tidelog.client.http.blocking import Client, Message
     from tidelog.client.http.errors import (
         BadAddress,
         BadRequest,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         NotFound,
         OutcomeUnknown,
         OutOfRange,
+        QueueFull,
         TidelogHTTPError,
         TooLarge,
         Unavailable,
@@ -50,39 +52,81 @@ if TYPE_CHECKING:
         Change,
         Delete,
         Entry,
+        Pointer,
+        PointerMessage,
         Produced,
         Put,
         Record,
         Records,
+        RoomEvent,
+        RoomEvents,
+        Told,
         ToProduce,
+        ToPublish,
     )
+    from tidelog.client.replica import AsyncEmbeddedReplica, EmbeddedReplica
+    from tidelog.client.replica_errors import (
+        ChecksumMismatch,
+        ConnectionFailed,
+        LogTruncated,
+        OffsetNotFound,
+        ProtocolError,
+        ReplicationError,
+        SyncFailed,
+    )
+    from tidelog.client.replica_values import PartitionStatus, QueuedMessage, ReplicaStatus
 
 __all__ = [
     "ABSENT",
     "AsyncClient",
+    "AsyncEmbeddedReplica",
+    "AsyncMessage",
     "BadAddress",
     "BadRequest",
     "BatchResult",
     "Change",
+    "ChecksumMismatch",
     "Client",
     "Conflict",
+    "ConnectionFailed",
     "Delete",
+    "EmbeddedReplica",
     "Entry",
+    "LogTruncated",
+    "Message",
     "NotFound",
+    "OffsetNotFound",
     "OutOfRange",
     "OutcomeUnknown",
+    "PartitionStatus",
+    "Pointer",
+    "PointerMessage",
     "Produced",
+    "ProtocolError",
     "Put",
+    "QueueFull",
+    "QueuedMessage",
     "Record",
     "Records",
+    "ReplicaStatus",
+    "ReplicationError",
+    "RoomEvent",
+    "RoomEvents",
+    "SyncFailed",
     "TidelogHTTPError",
     "ToProduce",
+    "ToPublish",
+    "Told",
     "TooLarge",
     "Unavailable",
 ]
 
-_MODULES: Final = {"Client": "blocking", "AsyncClient": "awaiting"}
-_LATER: Final = ("errors", "values")
+_MODULES: Final = {
+    "Client": "http.blocking", "Message": "http.blocking", "AsyncClient": "http.awaiting",
+    "AsyncMessage": "http.awaiting", "EmbeddedReplica": "replica",
+    "AsyncEmbeddedReplica": "replica",
+}  # fmt: skip
+_LATER: Final = ("http.errors", "http.values", "replica_errors", "replica_values")
 """Where the other names are; none of them costs anything to import."""
 
 
@@ -91,7 +135,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     places = (_MODULES[name],) if name in _MODULES else _LATER
     for place in places:
-        module = import_module(f"{__name__}.http.{place}")
+        module = import_module(f"{__name__}.{place}")
         if hasattr(module, name):
             return getattr(module, name)
     raise AssertionError(f"{name} is exported and nowhere to be found")

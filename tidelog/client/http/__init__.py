@@ -7,7 +7,7 @@
     tokens.py     how far a bucket was seen
     sse.py        server-sent events: bytes in, events out
     core.py       a request until it is answered, a stream until it ends
-    kv.py, topics.py, replication.py, admin.py
+    kv.py, topics.py, queues.py, pointer_queues.py, rooms.py, replication.py, admin.py
                   what each call asks, as plans
     transport.py  what the drivers share of httpx
     surface.py    plans as methods

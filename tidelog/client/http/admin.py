@@ -38,6 +38,14 @@ class ClientPlans:
         """Every key-value bucket, by name."""
         return (yield from self.core.pages(Ask(method="GET", path="/v1/kv"), "buckets"))
 
+    def queues(self) -> Plan[list[str]]:
+        """The names of all work queues."""
+        return (yield from self.core.pages(Ask(method="GET", path="/v1/queues"), "queues"))
+
+    def rooms(self) -> Plan[list[str]]:
+        """The names of all rooms."""
+        return (yield from self.core.pages(Ask(method="GET", path="/v1/rooms"), "rooms"))
+
     def request(
         self,
         method: str,

@@ -1,7 +1,7 @@
 """The client for coroutines: what `blocking.py` has, to be awaited.
 
-Rule: nothing is decided here. A method is a plan of `kv.py`, `topics.py` or `admin.py`, and this
-      module performs its effects.
+Rule: nothing is decided here. A method is a plan of another module, and this one performs its
+      effects.
 """
 
 import asyncio
@@ -28,7 +28,10 @@ from tidelog.client.http.effects import (
     Wait,
 )
 from tidelog.client.http.kv import KvPlans
+from tidelog.client.http.pointer_queues import PointerQueuesPlans
+from tidelog.client.http.queues import Consuming, MessageFacts, MessagePlans, QueuePlans
 from tidelog.client.http.replication import ReplicationPlans
+from tidelog.client.http.rooms import PubSubPlans, RoomPlans
 from tidelog.client.http.surface import like
 from tidelog.client.http.topics import TopicPlans, TopicsPlans
 from tidelog.client.http.transport import (
@@ -40,7 +43,7 @@ from tidelog.client.http.transport import (
     reply_of,
     timeout_of,
 )
-from tidelog.client.http.values import Consistency
+from tidelog.client.http.values import Consistency, Seconds
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -64,7 +67,7 @@ class Driver:
                 except StopIteration as end:
                     result: T = end.value
                     return result
-                came = await self._perform(effect)
+                came = await self.perform(effect)
         finally:
             plan.close()
 
@@ -87,12 +90,12 @@ class Driver:
                     case Pull():
                         came = await stream.pull()
                     case _:
-                        came = await self._perform(effect)
+                        came = await self.perform(effect)
         finally:
             flow.close()
             await stream.close()
 
-    async def _perform(self, effect: Effect) -> Any:
+    async def perform(self, effect: Effect) -> Any:
         match effect:
             case Send(request):
                 return await self._send(request)
@@ -198,6 +201,92 @@ class AsyncKv(Surface[KvPlans]):
     watch = each(KvPlans.watch)
 
 
+class AsyncMessage(MessageFacts, Surface[MessagePlans]):
+    """A message that is this receiver's for a while: acknowledge it, put it back or keep it."""
+
+    ack = call(MessagePlans.ack)
+    nack = call(MessagePlans.nack)
+    extend = call(MessagePlans.extend)
+
+
+def received(
+    plan: Callable[Concatenate[C, P], Plan[list[MessagePlans]]],
+) -> Callable[Concatenate[Surface[C], P], Coroutine[Any, Any, list[AsyncMessage]]]:
+    """A method that carries out a plan whose result are messages."""
+
+    async def method(self: Surface[C], /, *args: P.args, **kwargs: P.kwargs) -> list[AsyncMessage]:
+        found = await self._driver.run(plan(self._plans, *args, **kwargs))
+        return [AsyncMessage(one, self._driver) for one in found]
+
+    return like(plan, method, lambda _: list[AsyncMessage])
+
+
+class AsyncQueue(Surface[QueuePlans]):
+    """One work queue: each message has one receiver at a time, until it is acknowledged."""
+
+    declare = call(QueuePlans.declare)
+    describe = call(QueuePlans.describe)
+    delete = call(QueuePlans.delete)
+    publish = call(QueuePlans.publish)
+    publish_many = call(QueuePlans.publish_many)
+    receive = received(QueuePlans.receive)
+    ack = call(QueuePlans.ack)
+    nack = call(QueuePlans.nack)
+    extend = call(QueuePlans.extend)
+    purge = call(QueuePlans.purge)
+    redrive = call(QueuePlans.redrive)
+
+    async def consume(
+        self,
+        *,
+        max: int = 1,
+        visibility: Seconds | None = None,
+        idle: Seconds | None = None,
+    ) -> AsyncGenerator[AsyncMessage, None]:
+        """Messages as they come, for ever, or until none came for `idle` seconds.
+
+        One that was not settled is acknowledged when the next is asked for; who closes this
+        (`contextlib.aclosing`) puts back the one that he has. Up to `max` are fetched at once.
+        """
+        consuming = Consuming(self._plans, max=max, visibility=visibility, idle=idle)
+        try:
+            while (found := await self._driver.run(consuming.following())) is not None:
+                yield AsyncMessage(found, self._driver)
+        finally:
+            await self._driver.run(consuming.leave())
+
+
+class AsyncPointerQueues(Surface[PointerQueuesPlans]):
+    """Queues with read pointers."""
+
+    create = call(PointerQueuesPlans.create)
+    append = call(PointerQueuesPlans.append)
+    read = call(PointerQueuesPlans.read)
+    list = call(PointerQueuesPlans.list)
+    messages = each(PointerQueuesPlans.messages)
+    pointers = each(PointerQueuesPlans.pointers)
+    broker_info = call(PointerQueuesPlans.broker_info)
+
+
+class AsyncRoom(Surface[RoomPlans]):
+    """One room with its history."""
+
+    create = call(RoomPlans.create)
+    describe = call(RoomPlans.describe)
+    delete = call(RoomPlans.delete)
+    publish = call(RoomPlans.publish)
+    history = call(RoomPlans.history)
+    subscribe = each(RoomPlans.subscribe)
+
+
+class AsyncPubSub(Surface[PubSubPlans]):
+    """Messages to whoever listens now."""
+
+    publish = call(PubSubPlans.publish)
+    subscribe = each(PubSubPlans.subscribe)
+    stats = call(PubSubPlans.stats)
+
+
 class AsyncTopics(Surface[TopicsPlans]):
     """All topics."""
 
@@ -274,6 +363,8 @@ class AsyncClient(Surface[ClientPlans]):
         http = httpx.AsyncClient(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = AsyncTopics(TopicsPlans(core), self._driver)
+        self.pointer_queues = AsyncPointerQueues(PointerQueuesPlans(core), self._driver)
+        self.pubsub = AsyncPubSub(PubSubPlans(core), self._driver)
         self.replication = AsyncReplication(ReplicationPlans(core), self._driver)
         self.groups = AsyncGroups(GroupsPlans(core), self._driver)
         self.brokers = AsyncBrokers(BrokersPlans(core), self._driver)
@@ -281,6 +372,8 @@ class AsyncClient(Surface[ClientPlans]):
     cluster = call(ClientPlans.cluster)
     health = call(ClientPlans.health)
     buckets = call(ClientPlans.buckets)
+    queues = call(ClientPlans.queues)
+    rooms = call(ClientPlans.rooms)
     request = call(ClientPlans.request)
 
     def kv(self, bucket: str, *, consistency: Consistency = "strong") -> AsyncKv:
@@ -289,6 +382,14 @@ class AsyncClient(Surface[ClientPlans]):
 
     def topic(self, name: str) -> AsyncTopic:
         return AsyncTopic(TopicPlans(self._plans.core, name), self._driver)
+
+    def queue(self, name: str) -> AsyncQueue:
+        """A work queue; `NAME.dead` is what nobody managed to do of NAME."""
+        return AsyncQueue(QueuePlans(self._plans.core, name), self._driver)
+
+    def room(self, name: str) -> AsyncRoom:
+        """A room, whose events are remembered."""
+        return AsyncRoom(RoomPlans(self._plans.core, name), self._driver)
 
     async def close(self) -> None:
         """End all connections; streams end, too."""

@@ -1,7 +1,7 @@
 """The client for threads: every call returns when it is done.
 
-Rule: nothing is decided here. A method is a plan of `kv.py`, `topics.py` or `admin.py`, and this
-      module performs its effects.
+Rule: nothing is decided here. A method is a plan of another module, and this one performs its
+      effects.
 """
 
 import time
@@ -27,7 +27,10 @@ from tidelog.client.http.effects import (
     Wait,
 )
 from tidelog.client.http.kv import KvPlans
+from tidelog.client.http.pointer_queues import PointerQueuesPlans
+from tidelog.client.http.queues import Consuming, MessageFacts, MessagePlans, QueuePlans
 from tidelog.client.http.replication import ReplicationPlans
+from tidelog.client.http.rooms import PubSubPlans, RoomPlans
 from tidelog.client.http.surface import like
 from tidelog.client.http.topics import TopicPlans, TopicsPlans
 from tidelog.client.http.transport import (
@@ -39,7 +42,7 @@ from tidelog.client.http.transport import (
     reply_of,
     timeout_of,
 )
-from tidelog.client.http.values import Consistency
+from tidelog.client.http.values import Consistency, Seconds
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -63,7 +66,7 @@ class Driver:
                 except StopIteration as end:
                     result: T = end.value
                     return result
-                came = self._perform(effect)
+                came = self.perform(effect)
         finally:
             plan.close()
 
@@ -86,12 +89,12 @@ class Driver:
                     case Pull():
                         came = stream.pull()
                     case _:
-                        came = self._perform(effect)
+                        came = self.perform(effect)
         finally:
             flow.close()
             stream.close()
 
-    def _perform(self, effect: Effect) -> Any:
+    def perform(self, effect: Effect) -> Any:
         match effect:
             case Send(request):
                 return self._send(request)
@@ -194,6 +197,92 @@ class Kv(Surface[KvPlans]):
     watch = each(KvPlans.watch)
 
 
+class Message(MessageFacts, Surface[MessagePlans]):
+    """A message that is this receiver's for a while: acknowledge it, put it back or keep it."""
+
+    ack = call(MessagePlans.ack)
+    nack = call(MessagePlans.nack)
+    extend = call(MessagePlans.extend)
+
+
+def received(
+    plan: Callable[Concatenate[C, P], Plan[list[MessagePlans]]],
+) -> Callable[Concatenate[Surface[C], P], list[Message]]:
+    """A method that carries out a plan whose result are messages."""
+
+    def method(self: Surface[C], /, *args: P.args, **kwargs: P.kwargs) -> list[Message]:
+        found = self._driver.run(plan(self._plans, *args, **kwargs))
+        return [Message(one, self._driver) for one in found]
+
+    return like(plan, method, lambda _: list[Message])
+
+
+class Queue(Surface[QueuePlans]):
+    """One work queue: each message has one receiver at a time, until it is acknowledged."""
+
+    declare = call(QueuePlans.declare)
+    describe = call(QueuePlans.describe)
+    delete = call(QueuePlans.delete)
+    publish = call(QueuePlans.publish)
+    publish_many = call(QueuePlans.publish_many)
+    receive = received(QueuePlans.receive)
+    ack = call(QueuePlans.ack)
+    nack = call(QueuePlans.nack)
+    extend = call(QueuePlans.extend)
+    purge = call(QueuePlans.purge)
+    redrive = call(QueuePlans.redrive)
+
+    def consume(
+        self,
+        *,
+        max: int = 1,
+        visibility: Seconds | None = None,
+        idle: Seconds | None = None,
+    ) -> Generator[Message, None, None]:
+        """Messages as they come, for ever, or until none came for `idle` seconds.
+
+        One that was not settled is acknowledged when the next is asked for; who leaves the loop, by
+        `break` or by an error, puts back the one that he has. Up to `max` are fetched at once.
+        """
+        consuming = Consuming(self._plans, max=max, visibility=visibility, idle=idle)
+        try:
+            while (found := self._driver.run(consuming.following())) is not None:
+                yield Message(found, self._driver)
+        finally:
+            self._driver.run(consuming.leave())
+
+
+class PointerQueues(Surface[PointerQueuesPlans]):
+    """Queues with read pointers."""
+
+    create = call(PointerQueuesPlans.create)
+    append = call(PointerQueuesPlans.append)
+    read = call(PointerQueuesPlans.read)
+    list = call(PointerQueuesPlans.list)
+    messages = each(PointerQueuesPlans.messages)
+    pointers = each(PointerQueuesPlans.pointers)
+    broker_info = call(PointerQueuesPlans.broker_info)
+
+
+class Room(Surface[RoomPlans]):
+    """One room with its history."""
+
+    create = call(RoomPlans.create)
+    describe = call(RoomPlans.describe)
+    delete = call(RoomPlans.delete)
+    publish = call(RoomPlans.publish)
+    history = call(RoomPlans.history)
+    subscribe = each(RoomPlans.subscribe)
+
+
+class PubSub(Surface[PubSubPlans]):
+    """Messages to whoever listens now."""
+
+    publish = call(PubSubPlans.publish)
+    subscribe = each(PubSubPlans.subscribe)
+    stats = call(PubSubPlans.stats)
+
+
 class Topics(Surface[TopicsPlans]):
     """All topics."""
 
@@ -270,6 +359,8 @@ class Client(Surface[ClientPlans]):
         http = httpx.Client(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = Topics(TopicsPlans(core), self._driver)
+        self.pointer_queues = PointerQueues(PointerQueuesPlans(core), self._driver)
+        self.pubsub = PubSub(PubSubPlans(core), self._driver)
         self.replication = Replication(ReplicationPlans(core), self._driver)
         self.groups = Groups(GroupsPlans(core), self._driver)
         self.brokers = Brokers(BrokersPlans(core), self._driver)
@@ -277,6 +368,8 @@ class Client(Surface[ClientPlans]):
     cluster = call(ClientPlans.cluster)
     health = call(ClientPlans.health)
     buckets = call(ClientPlans.buckets)
+    queues = call(ClientPlans.queues)
+    rooms = call(ClientPlans.rooms)
     request = call(ClientPlans.request)
 
     def kv(self, bucket: str, *, consistency: Consistency = "strong") -> Kv:
@@ -285,6 +378,14 @@ class Client(Surface[ClientPlans]):
 
     def topic(self, name: str) -> Topic:
         return Topic(TopicPlans(self._plans.core, name), self._driver)
+
+    def queue(self, name: str) -> Queue:
+        """A work queue; `NAME.dead` is what nobody managed to do of NAME."""
+        return Queue(QueuePlans(self._plans.core, name), self._driver)
+
+    def room(self, name: str) -> Room:
+        """A room, whose events are remembered."""
+        return Room(RoomPlans(self._plans.core, name), self._driver)
 
     def close(self) -> None:
         """End all connections; streams end, too."""

@@ -79,6 +79,10 @@ class Ask:
     idempotency_key: str | None = None
     seconds_max: float | None = None
     retries: int | None = None
+    is_repeatable: bool = True
+    """False if nobody knows it again: then it is not repeated once a node may have got it."""
+    has_cursor: bool = True
+    """Whether a stream of it goes on where it was; otherwise with whatever comes then."""
 
     @property
     def is_write(self) -> bool:
@@ -145,6 +149,10 @@ class Core:
         """Some number from 0 to 1."""
         return self._random()
 
+    def now(self) -> float:
+        """Seconds of a clock that only goes forward."""
+        return self._clock()
+
     # One request.
 
     def ask(self, ask: Ask) -> Plan[Any]:
@@ -201,9 +209,9 @@ class Core:
                     return reply
                 raise tries.refusal(reply)
             self._note_failure(tries, origin, reply)
-            if tries.count > retries:
+            if tries.count > retries or (tries.may_have_happened and not ask.is_repeatable):
                 raise tries.failure(self.routes.every())
-            yield Wait(self._pause(tries.count, reply))
+            yield Wait(self.pause(tries.count, reply))
 
     def _send_to(self, origin: str, ask: Ask) -> Plan[Reply | Lost]:
         """What a node answers, or the node to which it refers us."""
@@ -236,7 +244,7 @@ class Core:
         given = {name: _text(value) for name, value in query.items() if value is not None}
         return f"{origin}{path}?{urlencode(given)}" if given else f"{origin}{path}"
 
-    def _pause(self, failures: int, reply: Reply | Lost | None) -> float:
+    def pause(self, failures: int, reply: Reply | Lost | None = None) -> float:
         """Twice as long every time, half of it by chance, and no shorter than a node asks for."""
         longest: float = min(self.settings.backoff * 2 ** (failures - 1), BACKOFF_SECONDS_MAX)
         pause = longest * (1 + self._random()) / 2
@@ -295,7 +303,8 @@ class Core:
                         if farewell is not None:
                             break
                         yield Emit(read(event))
-                    cursor = parser.last_id or cursor
+                    if ask.has_cursor:
+                        cursor = parser.last_id or cursor
                 reply = farewell or chunk or Lost(why="the stream ended", was_sent=True)
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 raise tries.refusal(reply)
@@ -306,7 +315,7 @@ class Core:
                 is_hopeless = self._clock() - heard_at > self.settings.reconnect_seconds
             if is_hopeless:
                 raise tries.failure(self.routes.every())
-            yield Wait(self._pause(tries.count, reply))
+            yield Wait(self.pause(tries.count, reply))
 
     def _note_failure(self, tries: "Tries", origin: str, reply: Reply | Lost) -> None:
         if isinstance(reply, Lost) and reply.is_ours:
@@ -328,7 +337,7 @@ class Tries:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.told: list[str] = []
-        self._may_have_happened = False
+        self.may_have_happened = False
         self._were_all_refused = True
         """Whether no attempt got as far as a node."""
         self._problem: dict[str, Any] = {}
@@ -346,7 +355,7 @@ class Tries:
     def failed(self, origin: str, reply: Reply | Lost) -> None:
         if isinstance(reply, Lost):
             self.told.append(f"{origin}: {reply.why}")
-            self._may_have_happened |= reply.was_sent
+            self.may_have_happened |= reply.was_sent
             self._were_all_refused &= not reply.was_sent
             return
         problem = _problem_of(reply)
@@ -354,7 +363,7 @@ class Tries:
         self._were_all_refused = False
         # Of records for several partitions some may be written where others were refused.
         if reply.status != 503 or "records" in problem:
-            self._may_have_happened = True
+            self.may_have_happened = True
         if reply.status == 504 or not self._problem:
             self._problem = problem
 
@@ -365,13 +374,13 @@ class Tries:
             return self._unknown(problem.get("detail") or "", problem)
         return error_of(
             reply.status, problem, str(self.ask),
-            attempts=self.told, is_repeat=self._may_have_happened,
+            attempts=self.told, is_repeat=self.may_have_happened,
         )  # fmt: skip
 
     def failure(self, asked: list[str]) -> TidelogHTTPError:
         """The error when no attempt is left."""
         last = self.told[-1]
-        if self._may_have_happened and self.ask.is_write:
+        if self.may_have_happened and self.ask.is_write:
             return self._unknown(last, self._problem)
         if self._were_all_refused:
             message = (

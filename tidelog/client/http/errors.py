@@ -89,6 +89,12 @@ class OutOfRange(TidelogHTTPError):
     status_usual = 416
 
 
+class QueueFull(TidelogHTTPError):
+    """The queue takes no more now; wait until some of it is done."""
+
+    status_usual = 429
+
+
 class Unavailable(TidelogHTTPError):
     """No node could do it now. Nothing was written; ask again later."""
 
@@ -129,6 +135,7 @@ _BY_STATUS: Final[Mapping[int, type[TidelogHTTPError]]] = {
     415: BadRequest,
     416: OutOfRange,
     422: BadRequest,
+    429: QueueFull,
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,

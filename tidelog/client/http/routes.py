@@ -34,6 +34,8 @@ class Place:
     topic: str
     partition: int | None = None
     key: bytes | None = None
+    choose: Callable[[int], int] | None = None
+    """Which partition it is, of so many, where it is not that of a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,8 @@ class Routes:
             return None
         if place.key is not None:
             return partition_for(place.key, len(leaders))
+        if place.choose is not None:
+            return place.choose(len(leaders))
         return 0 if len(leaders) == 1 else None
 
     def _leader(self, place: Place) -> str | None:

@@ -1,10 +1,10 @@
-"""What the HTTP client takes and gives: keys, records, and what became of them."""
+"""What the HTTP client takes and gives: keys, records, messages, and what became of them."""
 
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from tidelog.client.http.errors import TidelogHTTPError
@@ -16,6 +16,8 @@ Consistency: TypeAlias = Literal["strong", "local"]
 Encoding: TypeAlias = Literal["json", "text", "base64"]
 Shown: TypeAlias = Literal["auto", "json", "text", "base64"]
 Isolation: TypeAlias = Literal["committed", "uncommitted"]
+
+T = TypeVar("T")
 
 ABSENT: Final = -1
 """As `if_version`: the key must not be there."""
@@ -131,6 +133,80 @@ class Records:
     log_start: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToPublish:
+    """A message for a work queue: any JSON, with what its receiver is told beside it."""
+
+    value: Any
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    """In an ordered queue, messages of one key are given out one after the other."""
+    delay: Seconds | None = None
+    """Nobody gets it before that has passed."""
+    deliver_at_ms: int | None = None
+    """Nor before that time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A message as it was received."""
+
+    id: int
+    receipt: str
+    value: Any
+    delivery_count: int
+    """1 for the first time."""
+    attributes: Mapping[str, str]
+    key: str | None
+    published_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerMessage:
+    """A message of a queue with read pointers."""
+
+    id: int
+    queue_id: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """How far a client has read a queue: the message that it got last."""
+
+    queue_id: int
+    client_id: str
+    message_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomEvent:
+    """Something that happened in a room."""
+
+    id: int
+    event: str
+    data: Any
+    at_ms: int
+    cursor: str | None = None
+    """Where a subscription goes on after it: `subscribe(from_=cursor)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomEvents:
+    """Some of a room's history, and the id that the next event has."""
+
+    events: tuple[RoomEvent, ...]
+    next: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A message of pub/sub."""
+
+    topic: str
+    data: Any
+
+
 def decode(value: Any, encoding: str | None) -> Any:
     """A value as Python has it; JSON and text are that already."""
     if encoding == "base64" and isinstance(value, str):
@@ -156,6 +232,12 @@ def read_record(found: Mapping[str, Any], topic: str, partition: int, cursor: st
         value=decode(found.get("value"), encoding), headers=dict(found.get("headers") or {}),
         encoding=encoding, cursor=cursor,
     )  # fmt: skip
+
+
+def made_of(kind: type[T], found: Mapping[str, Any], **more: Any) -> T:
+    """A value of what an answer has under its fields' names; other fields are a newer node's."""
+    named = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: found[name] for name in named & found.keys()} | more)
 
 
 def milliseconds(time: Seconds) -> int:

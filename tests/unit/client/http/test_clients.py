@@ -16,7 +16,10 @@ from tests.unit.client.http.test_kv import KEY, WATCH, Counter, entry, event, pa
 from tidelog.client import AsyncClient, Client, Conflict, NotFound, Unavailable
 from tidelog.client.http import awaiting, blocking
 
-SURFACES = ["Client", "Kv", "Topics", "Topic", "Replication", "Groups", "Brokers"]
+SURFACES = [
+    "Client", "Kv", "Topics", "Topic", "Queue", "Message", "PointerQueues", "Room", "PubSub",
+    "Replication", "Groups", "Brokers",
+]  # fmt: skip
 
 
 def methods_of(kind: type) -> set[str]:
