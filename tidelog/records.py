@@ -21,7 +21,7 @@ Rule 3: every length read from outside is compared with the bytes that are left 
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -69,6 +69,8 @@ DELETE_HORIZON: Final = 0x40
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
+_CUT_OFF: Final = "a record is cut off, or a field is longer than its record"
+_MISFIT: Final = "a record's length does not fit its fields"
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 
@@ -311,10 +313,13 @@ def decode_batch(batch: Buffer, *, size_max: int = 256 * 1024 * 1024) -> list[Re
 
     `size_max` bounds what a compressed batch may grow to, so that a bomb stays small.
     """
-    header, reader = _open(batch, size_max)
+    header, data = _open(batch, size_max)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    records = [_read_record(reader, header, append_time) for _ in range(header.record_count)]
-    reader.expect_end()
+    records, at = [], 0
+    for _ in range(header.record_count):
+        record, at = _read_record(data, at, header, append_time)
+        records.append(record)
+    _expect_end(data, at)
     return records
 
 
@@ -325,18 +330,19 @@ def iterate_records(
 
     For who may stop early: a small batch may hold millions of records.
     """
-    header, reader = _open(batch, size_max)
+    header, data = _open(batch, size_max)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    is_before = header.base_offset < start
+    is_before, at = header.base_offset < start, 0
     for _ in range(header.record_count):
-        at = reader.at
         if is_before:
-            end = reader.begin_record()
-            is_before = _read_place(reader, header)[0] < start
-            reader.at = end if is_before else at
-        if not is_before:
-            yield _read_record(reader, header, append_time)
-    reader.expect_end()
+            offset, _, end = _read_place(data, at, header)
+            is_before = offset < start
+            if is_before:
+                at = end
+                continue
+        record, at = _read_record(data, at, header, append_time)
+        yield record
+    _expect_end(data, at)
 
 
 def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int]]:
@@ -344,8 +350,8 @@ def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int
 
     A small batch may say that it holds millions of records, and do so; hence the short ways.
     """
-    header, reader = _open(batch, size_max)
-    data, last_delta = reader.data, header.last_offset_delta
+    header, data = _open(batch, size_max)
+    last_delta = header.last_offset_delta
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at, size = 0, len(data)
     short = abs(header.base_timestamp) < 2**62
@@ -357,21 +363,16 @@ def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int
             time_delta = (time_delta >> 1) ^ -(time_delta & 1)
             if (zigzag | delta) & 1 or end > size or end < at + 4 or delta >> 1 > last_delta:
                 raise CorruptMessage("a record lies outside of its batch, or of time")
-            place = header.base_offset + (delta >> 1), header.base_timestamp + time_delta
+            offset, time = header.base_offset + (delta >> 1), header.base_timestamp + time_delta
         else:
-            reader.at = at
-            end = reader.begin_record()
-            place = _read_place(reader, header)
-            if reader.at > end:
-                raise CorruptMessage("a record's length does not fit its fields")
+            offset, time, end = _read_place(data, at, header)
         at = end
-        yield place if append_time is None else (place[0], append_time)
-    reader.at = at
-    reader.expect_end()
+        yield offset, time if append_time is None else append_time
+    _expect_end(data, at)
 
 
-def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, "_Reader"]:
-    """The header of a batch, its checksum verified, and a reader of its unpacked records."""
+def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, bytes]:
+    """The header of a batch, its checksum verified, and its unpacked records."""
     if len(batch) < HEADER_BYTES:
         raise CorruptMessage(
             f"a batch has at least {HEADER_BYTES} bytes; this one has {len(batch)}"
@@ -382,85 +383,103 @@ def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, "_Reader"]:
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise CorruptMessage(f"codec {header.attributes & CODEC_MASK} is unknown")
     payload = memoryview(batch)[HEADER_BYTES:]
-    return header, _Reader(decompress(header.codec, payload, size_max=size_max))
+    return header, decompress(header.codec, payload, size_max=size_max)
 
 
-@dataclass(slots=True)
-class _Reader:
-    """A position in the bytes of some records; refuses to leave them."""
-
-    data: bytes
-    at: int = field(default=0)
-
-    def varint(self) -> int:
-        data, at = self.data, self.at
-        value = shift = 0
-        while True:
-            if at >= len(data) or shift > 63:
-                raise CorruptMessage("a record is cut off, or a length in it is absurd")
-            byte = data[at]
-            at += 1
-            if byte < 0x80:
-                break
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        self.at = at
-        value |= byte << shift
-        if value >= 2**64:
-            raise CorruptMessage("a number in a record does not fit 64 bits")
-        return (value >> 1) ^ -(value & 1)
-
-    def take(self, size: int) -> bytes:
-        if size < 0 or size > len(self.data) - self.at:
-            raise CorruptMessage("a field is longer than its record")
-        start, self.at = self.at, self.at + size
-        return self.data[start : self.at]
-
-    def nullable(self) -> bytes | None:
-        size = self.varint()
-        return None if size < 0 else self.take(size)
-
-    def begin_record(self) -> int:
-        """Where the record that begins here ends."""
-        size = self.varint()
-        end = self.at + size
-        if size < 0 or end > len(self.data):
-            raise CorruptMessage("a record is longer than its batch")
-        return end
-
-    def expect_end(self) -> None:
-        if self.at != len(self.data):
-            raise CorruptMessage(f"{len(self.data) - self.at} bytes follow the last record")
+def _read_place(data: bytes, at: int, header: BatchHeader) -> tuple[Offset, int, int]:
+    """Offset and time of the record at `at`, and where it ends."""
+    try:
+        offset, timestamp, at, end = _begin_record(data, at, header)
+    except IndexError:
+        raise CorruptMessage(_CUT_OFF) from None
+    if at > end:
+        raise CorruptMessage(_MISFIT)
+    return offset, timestamp, end
 
 
-def _read_place(reader: _Reader, header: BatchHeader) -> tuple[Offset, int]:
-    """Offset and time of a record, with which it begins."""
-    reader.take(1)  # attributes, unused by the format
-    timestamp = header.base_timestamp + reader.varint()
-    delta = reader.varint()
-    if not -(2**63) <= timestamp < 2**63 or not 0 <= delta <= header.last_offset_delta:
-        raise CorruptMessage("a record lies outside of its batch, or of time")
-    return header.base_offset + delta, timestamp
+def _read_record(
+    data: bytes, at: int, header: BatchHeader, append_time: int | None
+) -> tuple[Record, int]:
+    """The record at `at`, and where it ends.
+
+    A field that would end beyond the data is found out by what must follow it.
+    """
+    key = value = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    try:
+        offset, timestamp, at, end = _begin_record(data, at, header)
+        size, at = _read_varint(data, at)
+        if size >= 0:
+            key = data[at : at + size]
+            at += size
+        size, at = _read_varint(data, at)
+        if size >= 0:
+            value = data[at : at + size]
+            at += size
+        count, at = _read_varint(data, at)
+        if count or at > end:
+            headers, at = _read_headers(data, at, count, end)
+    except IndexError:
+        raise CorruptMessage(_CUT_OFF) from None
+    if at != end:
+        raise CorruptMessage(_MISFIT)
+    record = Record(
+        key=key, value=value, headers=headers, offset=offset,
+        timestamp_ms=timestamp if append_time is None else append_time,
+    )  # fmt: skip
+    return record, end
 
 
-def _read_record(reader: _Reader, header: BatchHeader, append_time: int | None) -> Record:
-    end = reader.begin_record()
-    offset, timestamp = _read_place(reader, header)
-    key = reader.nullable()
-    value = reader.nullable()
-    count = reader.varint()
-    if count < 0 or count > end - reader.at:
+def _read_headers(
+    data: bytes, at: int, count: int, end: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    if count < 0 or count > end - at:
         raise CorruptMessage(f"a record cannot hold {count} headers")
     headers = []
     for _ in range(count):
-        name = (reader.nullable() or b"").decode("utf-8", "replace")
-        headers.append((name, reader.nullable()))
-    if reader.at != end:
-        raise CorruptMessage("a record's length does not fit its fields")
-    return Record(
-        key=key, value=value, headers=tuple(headers), offset=offset,
-        timestamp_ms=timestamp if append_time is None else append_time,
-    )  # fmt: skip
+        name, at = _read_nullable(data, at)
+        value, at = _read_nullable(data, at)
+        headers.append(((name or b"").decode("utf-8", "replace"), value))
+    return tuple(headers), at
+
+
+def _read_nullable(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _read_varint(data, at)
+    return (None, at) if size < 0 else (data[at : at + size], at + size)
+
+
+def _begin_record(data: bytes, at: int, header: BatchHeader) -> tuple[Offset, int, int, int]:
+    """Offset and time of the record at `at`, where its key begins, and where it ends."""
+    size, at = _read_varint(data, at)
+    end = at + size
+    if size < 0 or end > len(data):
+        raise CorruptMessage("a record is longer than its batch")
+    time_delta, at = _read_varint(data, at + 1)  # after the attributes, which the format has unused
+    delta, at = _read_varint(data, at)
+    timestamp = header.base_timestamp + time_delta
+    if not -(2**63) <= timestamp < 2**63 or not 0 <= delta <= header.last_offset_delta:
+        raise CorruptMessage("a record lies outside of its batch, or of time")
+    return header.base_offset + delta, timestamp, at, end
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends; IndexError if the data ends before."""
+    value = shift = 0
+    while (byte := data[at]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift > 63:
+            raise CorruptMessage("a length in a record is absurd")
+    value |= byte << shift
+    if value >= 2**64:
+        raise CorruptMessage("a number in a record does not fit 64 bits")
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _expect_end(data: bytes, at: int) -> None:
+    if at != len(data):
+        raise CorruptMessage(f"{len(data) - at} bytes follow the last record")
 
 
 def _append_varint(out: bytearray, value: int) -> None:
