@@ -233,3 +233,11 @@ class Nodes:
             return bool(found) and all(p.in_sync == set(p.replicas) for p in found)
 
         self.until_all_see(is_so, f"not every replica of {topic} is in sync")
+        # A leader may hear that it leads a moment before it can.
+        self.until(
+            lambda: all(
+                self.watermark(topic, number) is not None
+                for number in range(len(self.partitions(topic)))
+            ),
+            f"some leader of {topic} does not lead yet",
+        )
