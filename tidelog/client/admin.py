@@ -243,8 +243,15 @@ class AdminClient(KafkaClient):
 
         return await self._ask_coordinator(group, ask)
 
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+    async def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        *,
+        metadata: Mapping[TopicPartition, str] | None = None,
+    ) -> None:
         """Commit for a group without members; it comes to be if it was not there."""
+        notes = metadata or {}
 
         async def ask(connection: Connection) -> None:
             response = await connection.request(
@@ -264,7 +271,7 @@ class AdminClient(KafkaClient):
                                     "partition_index": place.partition,
                                     "committed_offset": offsets[place],
                                     "committed_leader_epoch": NO_EPOCH,
-                                    "committed_metadata": "",
+                                    "committed_metadata": notes.get(place, ""),
                                 }
                                 for place in places
                             ],

@@ -20,6 +20,7 @@ from tidelog.faces.cli import (
     analyze,
     archive,
     audit,
+    backup,
     bench,
     brokers,
     cluster,
@@ -103,6 +104,7 @@ app.command("promote")(promote.promote)
 app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
+app.add_typer(backup.app, name="backup")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(archive.app, name="archive")
 app.command("restore")(restore.restore)

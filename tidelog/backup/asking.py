@@ -1,0 +1,197 @@
+"""What backups ask of a cluster.
+
+Rule: batches are restored by id, never by name: a topic that somebody makes anew meanwhile gets
+nothing of them.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.backup.manifest import GroupBackup, GroupOffset
+from tidelog.backup.planning import LogNow
+from tidelog.backup.problems import BackupError
+from tidelog.client.admin import AdminClient, Resource, Source
+from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
+from tidelog.client.kafka import EARLIEST, LATEST
+from tidelog.client.wire import ConnectionFailed
+from tidelog.errors import UnsupportedVersion
+from tidelog.model import NO_EPOCH, NO_NODE, QUEUES_TOPIC, Epoch, Offset, TopicPartition
+from tidelog.wire.apis import Api
+
+AT_ONCE: Final = 16
+"""Questions of a kind that are on their way at the same time."""
+QUEUES_DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
+"""How long the log of the queues keeps tombstones; its settings are the cluster's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicNow:
+    """A topic, as the cluster has it."""
+
+    name: str
+    id: str
+    is_internal: bool
+    replication: int
+    configs: Mapping[str, str]
+    """What was set for it alone."""
+    tombstones_ms: int | None
+    """How long a compacted topic keeps tombstones; None if it is not compacted."""
+    logs: Mapping[int, LogNow]
+
+
+class BackupClient(AdminClient):
+    """A cluster that backups are made of, and restored into."""
+
+    # Making.
+
+    async def backed_up_topics(self) -> list[str]:
+        """Every topic that a backup of the whole cluster has."""
+        return [
+            topic.name
+            for topic in await self.topics()
+            if not topic.internal or topic.name == QUEUES_TOPIC
+        ]
+
+    async def look_at(self, name: str) -> TopicNow:
+        """A topic and its logs, asked anew."""
+        self.forget(name)
+        info = await self.topic(name)
+        if info.id is None:
+            raise BackupError(f"the brokers of {name!r} do not tell its id; they are too old")
+        places = [one.partition for one in info.partitions]
+        firsts, ends = [
+            await self.list_offsets(name, dict.fromkeys(places, edge), read_committed=True)
+            for edge in (EARLIEST, LATEST)
+        ]
+        configs: dict[str, str] = {}
+        tombstones_ms: int | None = QUEUES_DELETE_RETENTION_MS
+        if not info.internal:
+            found = {one.name: one for one in await self.describe_configs(Resource.TOPIC, name)}
+            configs = {
+                one.name: one.value
+                for one in found.values()
+                if one.source == Source.TOPIC and one.value is not None
+            }
+            is_compacted = "compact" in (found["cleanup.policy"].value or "")
+            tombstones_ms = int(found["delete.retention.ms"].value or 0) if is_compacted else None
+        return TopicNow(
+            name=name, id=str(info.id), is_internal=info.internal,
+            replication=len(info.partitions[0].replicas), configs=configs,
+            tombstones_ms=tombstones_ms,
+            logs={
+                one: LogNow(
+                    start=firsts[one].offset,
+                    end=max(ends[one].offset, firsts[one].offset), epoch=ends[one].epoch,
+                )
+                for one in places
+            },
+        )  # fmt: skip
+
+    async def epoch_ends(self, topic: str, epochs: Mapping[int, Epoch]) -> dict[int, Offset]:
+        """Where the given epoch of each log has ended by now; those that are not known are left
+        out."""
+
+        async def attempt(partition: int) -> Offset:
+            connection = await self.leader(topic, partition)
+            wanted = {
+                "partition": partition, "current_leader_epoch": NO_EPOCH,
+                "leader_epoch": epochs[partition],
+            }  # fmt: skip
+            answer: Any = await connection.call(
+                Api.OFFSET_FOR_LEADER_EPOCH,
+                replica_id=NO_NODE,
+                topics=[{"topic": topic, "partitions": [wanted]}],
+            )
+            (found,) = answer.topics[0].partitions
+            check(found.error_code, f"{topic}-{partition}")
+            return int(found.end_offset)
+
+        wanted = [one for one, epoch in epochs.items() if epoch != NO_EPOCH]
+        ends = await asyncio.gather(*(self.retry(partial(attempt, one)) for one in wanted))
+        return {one: end for one, end in zip(wanted, ends, strict=True) if end >= 0}
+
+    async def all_group_offsets(self) -> list[GroupBackup]:
+        """What every group has committed."""
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def one(group: str) -> GroupBackup:
+            async with turn:
+                found = await self.group_offsets(group)
+            return GroupBackup(
+                group=group,
+                offsets=tuple(
+                    GroupOffset(
+                        topic=place.topic, partition=place.partition, offset=committed.offset,
+                        metadata=committed.metadata,
+                    )
+                    for place, committed in found.items()
+                ),
+            )  # fmt: skip
+
+        groups = await asyncio.gather(*(one(listed.group) for listed in await self.list_groups()))
+        return [group for group in groups if group.offsets]
+
+    # Restoring.
+
+    async def restore(
+        self, topic: str, topic_id: UUID, partition: int, batches: bytes | bytearray, end: Offset
+    ) -> None:
+        """Append batches at their offsets, after which the log ends at `end`; wait until they are
+        committed.
+
+        A request whose answer was lost is sent again. That the log ends at `end` by then tells
+        that it was done the first time.
+        """
+        is_repeat = False
+
+        async def attempt() -> None:
+            nonlocal is_repeat
+            connection = await self.leader(topic, partition)
+            repeats, is_repeat = is_repeat, True
+            try:
+                answer: Any = await connection.call(
+                    Api.RESTORE_BATCHES,
+                    timeout_seconds=self._timeout_seconds + ANSWER_SECONDS,
+                    topic_id=topic_id,
+                    partition=partition,
+                    timeout=int(self._timeout_seconds * 1000),
+                    records=batches,
+                )
+            except UnsupportedVersion:
+                raise BackupError(
+                    "the cluster's nodes cannot take a backup back; restore into nodes of this "
+                    "version or a newer one"
+                ) from None
+            if answer.error_code == ErrorCode.offset_out_of_range:
+                if repeats and answer.log_end == end:
+                    return
+                raise BackupError(
+                    f"{topic}-{partition} ends at offset {answer.log_end}, where nothing should "
+                    "be yet: somebody else writes to it. Stop them, delete the topic, and restore "
+                    "again"
+                )
+            check(answer.error_code, f"{topic}-{partition}", answer.error_message)
+
+        try:
+            await self.retry(attempt)
+        except (Refused, ConnectionFailed) as error:
+            raise BackupError(f"{topic}-{partition} could not be restored: {error}") from error
+
+    async def committed_end(self, topic: str, partition: int) -> Offset:
+        """Where what is committed ends."""
+        return (await self.list_offsets(topic, {partition: LATEST}))[partition].offset
+
+    async def restore_group(self, group: GroupBackup) -> None:
+        """Commit a group's offsets, as it had them."""
+        places = {TopicPartition(one.topic, one.partition): one for one in group.offsets}
+        await self.commit_offsets(
+            group.group,
+            {place: one.offset for place, one in places.items()},
+            metadata={place: one.metadata for place, one in places.items()},
+        )

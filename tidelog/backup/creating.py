@@ -1,0 +1,412 @@
+"""A backup is made: what is committed and new since the last one goes into files.
+
+Rule 1: groups' offsets are asked for first and the ends of logs after them, so that no group is
+        beyond the end of what is backed up.
+Rule 2: the manifest is written when everything else is in its place. Before that, whatever ends
+        the run removes what it wrote; what a killed run left is removed by the next.
+Rule 3: of a manifest that cannot be read nobody knows which files it needs. While there is one,
+        no file is removed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Final
+
+import tidelog
+from tidelog.backup import chunks, manifest
+from tidelog.backup.asking import BackupClient, TopicNow
+from tidelog.backup.chunks import ChunkWriter
+from tidelog.backup.manifest import GroupBackup, Manifest, PartitionBackup, TopicBackup
+from tidelog.backup.planning import Before, Share, plan
+from tidelog.backup.problems import BackupError, Damaged
+from tidelog.backup.running import in_thread, run_lanes
+from tidelog.backup.storage import Storage
+from tidelog.client.cluster import Refused
+from tidelog.client.slices import Missing, SliceReader
+from tidelog.model import Offset, TopicPartition
+
+LANES: Final = 4
+"""Partitions that are read at the same time, each over connections of its own: a broker answers
+the requests of one connection in turn."""
+TRIES: Final = 3
+"""How often a partition is begun anew because retention was quicker."""
+STALE_MS: Final = 24 * 60 * 60 * 1000
+"""After so long, what lies around in a shared place is of a run that is gone."""
+ID_TIME: Final = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to back up, and how."""
+
+    topics: tuple[str, ...] = ()
+    """All, if none are named; then the offsets of all groups, too."""
+    full: bool = False
+    """Whether to read everything again, though earlier backups have it."""
+    keep: int = 0
+    """How many backups to keep, this one counted; 0 keeps all."""
+    chunk_bytes: int = chunks.BYTES_MAX
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a run has come; offsets are what is known beforehand."""
+
+    offsets: int = 0
+    offsets_total: int = 0
+    bytes: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """A backup that is there."""
+
+    manifest: Manifest
+    new_bytes: int
+    new_records: int
+    seconds: float
+    removed: tuple[str, ...] = ()
+    """Backups that were given up for it."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run: what it has written so far, and what people should know of it."""
+
+    id: str
+    taken_ms: int
+    writers: list[ChunkWriter] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
+
+
+def load_manifests(storage: Storage) -> tuple[list[Manifest], list[Damaged]]:
+    """Every backup, the oldest first, and what is wrong with manifests that cannot be read."""
+    found, damaged = [], []
+    for name in storage.names(manifest.FOLDER):
+        if name.endswith(manifest.SUFFIX):
+            try:
+                found.append(manifest.decode(storage.read(name), name))
+            except Damaged as error:
+                damaged.append(error)
+    return sorted(found, key=lambda one: (one.taken_ms, one.id)), damaged
+
+
+def find_manifest(storage: Storage, backup: str | None) -> Manifest:
+    """A backup by its id, or the newest one; BackupError if there is none."""
+    found, damaged = load_manifests(storage)
+    for one in found:
+        if one.id == backup:
+            return one
+    if backup is not None:
+        raise BackupError(f"{storage.location} has no backup {backup!r}; see `tidelog backup list`")
+    if damaged and not found:
+        raise damaged[0]
+    if not found:
+        raise BackupError(
+            f"{storage.location} has no backup; make one with `tidelog backup create`"
+        )
+    return found[-1]
+
+
+async def create(
+    bootstrap: str,
+    storage: Storage,
+    wish: Wish,
+    *,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> Created:
+    """Make a backup, in a storage that nobody else changes meanwhile."""
+    began = time.monotonic()
+    with storage.claim():
+        found, damaged = await in_thread(load_manifests, storage)
+        taken_ms = now_ms()
+        moment = datetime.fromtimestamp(taken_ms / 1000, UTC).strftime(ID_TIME)
+        run = _Run(f"{moment}-{token_hex(3)}", taken_ms)
+        run.notes += [f"{error}; nothing is removed while it is there" for error in damaged]
+        if not damaged:
+            await in_thread(remove_orphans, storage, found, taken_ms)
+        try:
+            made = await _make(bootstrap, storage, wish, run, found, on_progress, now_ms)
+        except BaseException:
+            for writer in run.writers:
+                writer.abandon()
+            raise
+        removed: tuple[str, ...] = ()
+        if wish.keep and not damaged:
+            removed = await in_thread(prune, storage, [*found, made], wish.keep)
+    return Created(
+        manifest=made, new_bytes=run.progress.bytes, new_records=run.progress.records,
+        seconds=time.monotonic() - began, removed=removed,
+    )  # fmt: skip
+
+
+async def _make(
+    bootstrap: str,
+    storage: Storage,
+    wish: Wish,
+    run: _Run,
+    found: Sequence[Manifest],
+    on_progress: Callable[[Progress], None],
+    now_ms: Callable[[], int],
+) -> Manifest:
+    async with BackupClient(bootstrap) as client:
+        cluster = await client.cluster()
+        groups = await client.all_group_offsets()
+        names = list(dict.fromkeys(wish.topics)) or await client.backed_up_topics()
+        topics = [await client.look_at(name) for name in names]
+        plans: dict[TopicPartition, Share] = {}
+        for topic in topics:
+            before = {} if wish.full else await _before(client, topic, found)
+            plans |= _plan_topic(topic, before, run)
+        run.progress.offsets_total = sum(share.new_offsets for share in plans.values())
+        on_progress(run.progress)
+        copied = await _Copying(bootstrap, storage, wish, run, on_progress).copy(topics, plans)
+        alive = {topic.name: str(topic.id) for topic in await client.topics()}
+    _note_tombstones(topics, run, now_ms())
+    kept = []
+    for topic in topics:
+        if alive.get(topic.name) != topic.id or topic.name not in copied:
+            run.notes.append(f"{topic.name} was deleted while it was read; it is left out")
+        else:
+            kept.append(_topic_backup(topic, copied[topic.name]))
+    made = Manifest(
+        id=run.id, made_by=f"tidelog {tidelog.__version__}", cluster_id=cluster.cluster_id,
+        parent=found[-1].id if found else None, taken_ms=run.taken_ms, finished_ms=now_ms(),
+        topics=tuple(kept), groups=_groups_of(groups, kept), notes=tuple(run.notes),
+    )  # fmt: skip
+    wrong = manifest.gaps(made)
+    assert not wrong, wrong
+    await in_thread(_write_manifest, storage, made)
+    return made
+
+
+async def _before(
+    client: BackupClient, topic: TopicNow, found: Sequence[Manifest]
+) -> dict[int, Before]:
+    """The newest backup of each partition of a topic."""
+    for one in reversed(found):
+        if (known := one.topic(topic.name)) is not None:
+            break
+    else:
+        return {}
+    is_same = known.id == topic.id
+    there = {part.partition: part for part in known.partitions if part.partition in topic.logs}
+    epochs = {number: part.epoch for number, part in there.items()}
+    ends = await client.epoch_ends(topic.name, epochs) if is_same else {}
+    return {
+        number: Before(
+            topic_id=known.id, taken_ms=one.taken_ms, partition=part, kept_end=ends.get(number)
+        )
+        for number, part in there.items()
+    }
+
+
+def _plan_topic(
+    topic: TopicNow, before: dict[int, Before], run: _Run
+) -> dict[TopicPartition, Share]:
+    shares = {}
+    reasons: dict[str, list[int]] = {}
+    for number, now in topic.logs.items():
+        share = plan(
+            topic.id, now, before.get(number), tombstones_ms=topic.tombstones_ms,
+            now_ms=run.taken_ms,
+        )  # fmt: skip
+        shares[TopicPartition(topic.name, number)] = share
+        if share.why_anew is not None:
+            reasons.setdefault(share.why_anew, []).append(number)
+    for why, numbers in reasons.items():
+        where = topic.name if len(numbers) == len(topic.logs) else _places(topic.name, numbers)
+        run.notes.append(f"{where} begins anew: {why}")
+    return shares
+
+
+def _places(topic: str, numbers: Sequence[int]) -> str:
+    return ", ".join(f"{topic}-{number}" for number in numbers)
+
+
+def _note_tombstones(topics: Sequence[TopicNow], run: _Run, now_ms: int) -> None:
+    for topic in topics:
+        if topic.tombstones_ms is not None and now_ms - run.taken_ms >= topic.tombstones_ms > 0:
+            run.notes.append(
+                f"{topic.name}: it took longer than delete.retention.ms to read; a key that was "
+                "deleted meanwhile may be there again after a restore"
+            )
+
+
+def _topic_backup(topic: TopicNow, partitions: Sequence[PartitionBackup]) -> TopicBackup:
+    return TopicBackup(
+        name=topic.name, id=topic.id, replication=topic.replication,
+        is_internal=topic.is_internal, configs=dict(topic.configs),
+        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
+    )  # fmt: skip
+
+
+def _groups_of(
+    groups: Sequence[GroupBackup], topics: Sequence[TopicBackup]
+) -> tuple[GroupBackup, ...]:
+    """What groups have committed for these topics."""
+    names = {topic.name for topic in topics}
+    found = (
+        GroupBackup(
+            group=one.group, offsets=tuple(each for each in one.offsets if each.topic in names)
+        )
+        for one in groups
+    )
+    return tuple(one for one in found if one.offsets)
+
+
+def _write_manifest(storage: Storage, made: Manifest) -> None:
+    with storage.create(f"{manifest.FOLDER}/{made.id}{manifest.SUFFIX}") as output:
+        output.write(manifest.encode(made))
+
+
+class _Copying:
+    """Reads partitions, several at a time, and writes their chunks."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        storage: Storage,
+        wish: Wish,
+        run: _Run,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._storage = storage
+        self._wish = wish
+        self._run = run
+        self._on_progress = on_progress
+        self._gone: set[str] = set()
+
+    async def copy(
+        self, topics: Sequence[TopicNow], plans: dict[TopicPartition, Share]
+    ) -> dict[str, list[PartitionBackup]]:
+        """The partitions of each topic that is still there."""
+        ids = {topic.name: topic.id for topic in topics}
+        largest = sorted(plans, key=lambda place: plans[place].new_offsets)
+        copied: dict[str, list[PartitionBackup]] = {topic.name: [] for topic in topics}
+
+        async def lane() -> None:
+            async with BackupClient(self._bootstrap) as client:
+                while largest:
+                    place = largest.pop()
+                    if place.topic in self._gone:
+                        continue
+                    part = await self._copy_one(client, ids[place.topic], place, plans[place])
+                    if part is not None:
+                        copied[place.topic].append(part)
+
+        await run_lanes(lane() for _ in range(min(LANES, len(largest))))
+        return {name: parts for name, parts in copied.items() if name not in self._gone}
+
+    async def _copy_one(
+        self, client: BackupClient, topic_id: str, place: TopicPartition, share: Share
+    ) -> PartitionBackup | None:
+        for _ in range(TRIES):
+            writer = ChunkWriter(
+                self._storage, topic_id, place.partition, share.read_from, self._run.id,
+                bytes_max=self._wish.chunk_bytes,
+            )  # fmt: skip
+            self._run.writers.append(writer)
+            try:
+                await self._read(client, place, share, writer)
+                new = await in_thread(writer.finish, share.end)
+                return PartitionBackup(
+                    partition=place.partition, start=share.start, end=share.end,
+                    epoch=share.epoch, chunks=(*share.kept, *new),
+                )  # fmt: skip
+            except Missing as missing:
+                await in_thread(writer.abandon)
+                share = self._after(place, share, missing)
+            except Refused:
+                if not await self._is_gone(client, place.topic, topic_id):
+                    raise
+                await in_thread(writer.abandon)
+                self._gone.add(place.topic)
+                return None
+        raise BackupError(
+            f"{place}: records are deleted faster than they can be read; raise its retention"
+        )
+
+    async def _read(
+        self, client: BackupClient, place: TopicPartition, share: Share, writer: ChunkWriter
+    ) -> None:
+        reader = SliceReader(
+            client=client, topic=place.topic, partition=place.partition,
+            position=share.read_from, end=share.end,
+        )  # fmt: skip
+        at = share.read_from
+        async for found in reader.slices():
+            bytes_before, records_before = writer.size, writer.records
+            await in_thread(
+                writer.take, found.fetched.records, found.fetched.aborted, end=share.end
+            )
+            self._run.progress.bytes += writer.size - bytes_before
+            self._run.progress.records += writer.records - records_before
+            at = self._advance(at, min(found.next_offset, share.end))
+        self._advance(at, share.end)
+
+    def _advance(self, at: Offset, to: Offset) -> Offset:
+        self._run.progress.offsets += to - at
+        self._on_progress(self._run.progress)
+        return to
+
+    def _after(self, place: TopicPartition, share: Share, missing: Missing) -> Share:
+        """What is left of a partition once retention has taken what was to be read."""
+        start = min(missing.first, missing.end)
+        self._run.notes.append(
+            f"{place} begins at offset {start}: what came before was deleted while it was read"
+        )
+        end = max(share.end, start)
+        return Share(start=start, end=end, epoch=share.epoch, read_from=start)
+
+    @staticmethod
+    async def _is_gone(client: BackupClient, name: str, topic_id: str) -> bool:
+        return all(
+            topic.name != name or str(topic.id) != topic_id for topic in await client.topics()
+        )
+
+
+# What is left behind.
+
+
+def remove_orphans(storage: Storage, found: Sequence[Manifest], now_ms: int) -> list[str]:
+    """Remove files that no manifest names; their names.
+
+    Where others may be at work, only those of runs that began a day ago.
+    """
+    needed = {file for one in found for file in one.files}
+    gone = [
+        name
+        for name in (*storage.names(chunks.FOLDER), *storage.unfinished(""))
+        if name not in needed and not (storage.is_shared and _may_be_written(name, now_ms))
+    ]
+    for name in gone:
+        storage.remove(name)
+    return gone
+
+
+def _may_be_written(name: str, now_ms: int) -> bool:
+    run = chunks.run_of(name) or name.rpartition("/")[2]
+    try:
+        began = datetime.strptime(run.split("-")[0], ID_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return True
+    return now_ms - began.timestamp() * 1000 < STALE_MS
+
+
+def prune(storage: Storage, found: Sequence[Manifest], keep: int) -> tuple[str, ...]:
+    """Give up all but the newest backups, and the files that no other needs; their ids."""
+    gone, kept = found[:-keep], found[-keep:]
+    for one in gone:
+        storage.remove(f"{manifest.FOLDER}/{one.id}{manifest.SUFFIX}")
+    needed = {file for one in kept for file in one.files}
+    for name in {file for one in gone for file in one.files} - needed:
+        storage.remove(name)
+    return tuple(one.id for one in gone)
