@@ -54,7 +54,6 @@ from tidelog.views.kv import (
     record_of,
     scan,
 )
-from tidelog.views.store import applied_in
 from tidelog.wire.partitioner import partition_for
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -253,7 +252,7 @@ class Kv:
     async def _serve_scan(self, partition: Partition, work: KvScan, deadline: float) -> KvScanned:
         view = await self._view_for(partition, work.is_strong, work.after, deadline)
         entries, is_cut = view.ask(partial(_scan, work=work))
-        return KvScanned(entries=entries, applied=view.ask(applied_in), is_cut=is_cut)
+        return KvScanned(entries=entries, applied=view.shown, is_cut=is_cut)
 
     async def _view_for(
         self, partition: Partition, is_strong: bool, after: Offset, deadline: float
@@ -464,7 +463,7 @@ def _got(view: View, entry: Entry | None) -> KvGot:
     seen = 0 if entry is None else entry.version + 1
     is_there = entry is not None and entry.value is not None
     # Asked last: the view may have moved on since it was asked for the entry, and never back.
-    return KvGot(entry=entry if is_there else None, applied=max(view.ask(applied_in), seen))
+    return KvGot(entry=entry if is_there else None, applied=max(view.shown, seen))
 
 
 def _scan(database: sqlite3.Connection, work: KvScan) -> tuple[tuple[Entry, ...], bool]:

@@ -34,7 +34,7 @@ from tidelog.log.log import ColdRead, Log
 from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Epoch, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import BatchHeader, Record, crc_matches, decode_batch, iterate_batches
-from tidelog.views.store import Kind, Position, ViewStore
+from tidelog.views.store import Kind, Position, ViewStore, applied_in
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +122,11 @@ class View:
             self._suspect(error)
             self.poke()
             raise OffsetNotAvailable(f"the view of {self.partition.name}: {error}") from error
+
+    @property
+    def shown(self) -> Offset:
+        """How far it goes by now, as `ask` shows it: the file may be ahead of what was heard."""
+        return self.ask(applied_in) if self._is_busy else self.applied
 
     # Following the log.
 

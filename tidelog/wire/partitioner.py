@@ -25,4 +25,4 @@ def murmur2(data: bytes) -> int:
 
 def partition_for(key: bytes, partitions: int) -> int:
     """The partition of a key; the hash is made positive as Kafka does, by dropping its sign."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return 0 if partitions == 1 else (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -146,11 +146,12 @@ class Call:
 
 def read_params(operation: Operation, request: Request) -> dict[str, Any]:
     """Every parameter that the operation takes; Problem for one that it does not."""
-    query = request.query_params
+    query: Mapping[str, str] = request.query_params if request.scope["query_string"] else {}
+    takes = operation.takes if query else frozenset()
     for name in query:
-        if name not in operation.takes:
-            near = get_close_matches(name, operation.takes, 1)
-            known = ", ".join(sorted(operation.takes)) or "none"
+        if name not in takes:
+            near = get_close_matches(name, takes, 1)
+            known = ", ".join(sorted(takes)) or "none"
             hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {known}"
             raise Problem(400, f"{operation.path} takes no parameter {name!r}{hint}")
     found: dict[str, Any] = {}

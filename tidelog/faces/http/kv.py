@@ -23,6 +23,7 @@ from tidelog.faces.http.values import show_key, show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
 from tidelog.views.kv import Change, Entry
+from tidelog.wire.partitioner import partition_for
 
 KEY_BYTES_MAX: Final = 4096
 CHANGES_MAX: Final = 1000
@@ -241,9 +242,11 @@ async def write_batch(call: Call) -> Results:
     if any(change.value is not None for change in changes):
         await _find_or_make(call, bucket)
     how = wanted_of(call, "kv")
+    places = kv.places(bucket)
     by_place: dict[TopicPartition, list[int]] = {}
     for at, change in enumerate(changes):
-        by_place.setdefault(kv.place_of(bucket, change.key), []).append(at)
+        place = places[partition_for(change.key, len(places))]
+        by_place.setdefault(place, []).append(at)
     written = await asyncio.gather(
         *(
             kv.write(
