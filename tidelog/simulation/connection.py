@@ -282,7 +282,10 @@ class End(asyncio.Transport):
         if data is _END_OF_STREAM:
             self._note("end of stream")
             if not cast(asyncio.Protocol, protocol).eof_received():
-                self.close()
+                if self.peer.gone:
+                    self.abort()  # what is left to be sent to the dead is answered with a reset
+                else:
+                    self.close()
             return
         size = len(data)
         self._network.trace.note(

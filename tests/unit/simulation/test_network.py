@@ -410,3 +410,19 @@ def test_who_cannot_send_its_last_bytes_to_one_who_has_closed_and_gone_is_told()
     world.run(5)
 
     assert len(mine.lost) == 1
+
+
+def test_who_writes_to_one_that_died_behind_a_cut_is_told_once_that_is_mended():
+    world = Fixture(window_bytes=10)
+    mine, _ = world.connect()
+    world.net.isolate("s")
+    world.net.on_killed(world.s)
+    world.loop.kill(world.s)
+    world.loop.call_soon(mine.transport.write, b"x" * 100, context=world.c.context)
+    world.run()
+    assert mine.lost == []
+
+    world.net.heal()
+    world.run(5)
+
+    assert len(mine.lost) == 1
