@@ -20,7 +20,7 @@ import msgspec
 
 from tidelog.broker.offsets import find_offset
 from tidelog.broker.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
-from tidelog.broker.serving import Work
+from tidelog.broker.serving import Work, side_by_side
 from tidelog.broker.topics import create_topic
 from tidelog.broker.writing import Write, find_repeated
 from tidelog.controller.decisions import NewTopic
@@ -232,7 +232,7 @@ class RecordService:
         now_ms, keyless = self._broker.host.clock.wall_ms(), self._keyless(once)
         work = partial(pack, len(found.partitions), config, records, once, keyless, now_ms)
         batches = await self.aside(size, work)
-        results = await asyncio.gather(
+        results = await side_by_side(
             *(
                 self._write(TopicPartition(topic, number), batch, once, copies, seconds_max)
                 for number, batch in batches.items()

@@ -11,7 +11,7 @@ Rule 4: a refusal crosses by its code and its words; an outcome that is not know
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, Union
 from uuid import UUID
@@ -75,11 +75,17 @@ class Work(
         return True
 
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Work)
 A = TypeVar("A", bound=msgspec.Struct)
 
 Server = Callable[[Partition, W, float], Awaitable[A]]
 """Does a piece of work with a partition of this node, until a moment of the monotonic clock."""
+
+
+async def side_by_side(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """What all of them return, in order. A sole one, as most are, needs no task of its own."""
+    return [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
 
 
 class Serving:

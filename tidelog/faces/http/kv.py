@@ -5,7 +5,6 @@ Rule 2: a token names what a client has seen, of one partition. Given to a local
         answered with less.
 """
 
-import asyncio
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.broker.kv import KvScanned, KvWritten
+from tidelog.broker.serving import side_by_side
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
@@ -247,7 +247,7 @@ async def write_batch(call: Call) -> Results:
     for at, change in enumerate(changes):
         place = places[partition_for(change.key, len(places))]
         by_place.setdefault(place, []).append(at)
-    written = await asyncio.gather(
+    written = await side_by_side(
         *(
             kv.write(
                 place,
@@ -296,7 +296,7 @@ async def list_keys(call: Call) -> Entries:
     kv = call.node.services.kv
     prefix, limit = (call["prefix"] or "").encode(), call["limit"]
     beyond = None if call["after"] is None else call["after"].encode()
-    scanned: list[KvScanned] = await asyncio.gather(
+    scanned: list[KvScanned] = await side_by_side(
         *(
             kv.scan(
                 place,

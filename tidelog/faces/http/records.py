@@ -183,7 +183,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 async def read_records(call: Call) -> Response:
     if call["offset"] is not None and call["time_ms"] is not None:
         raise Problem(400, "offset and time_ms both say where to begin; give one of them")
-    return await while_there(call.request, _read(call))
+    return await (while_there(call.request, _read(call)) if call["wait_ms"] else _read(call))
 
 
 async def _read(call: Call) -> Response:
