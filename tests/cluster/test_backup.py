@@ -6,13 +6,20 @@ import struct
 import subprocess
 import sys
 from hashlib import blake2b
+from random import Random
 
 import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tidelog.backup import restoring
+from tidelog.backup.creating import Wish, create
+from tidelog.backup.restoring import restore
+from tidelog.backup.storage import open_storage
 from tidelog.client.admin import AdminClient
+from tidelog.client.kafka import KafkaClient
 from tidelog.model import TopicPartition as Place
+from tidelog.records import Record, encode_batch
 from tidelog.testing import Cluster
 
 ORDERS, STATE, PAID = "orders", "state", "payments"
@@ -24,6 +31,7 @@ MESSAGES = 30_000
 TRANSACTIONS = 8
 KEYS = 20_000
 TIME_MS = 1_700_000_000_000
+MIB = 1024 * 1024
 PLACE = struct.Struct(">qq")
 
 
@@ -220,3 +228,49 @@ async def check_group(bootstrap, ends):
             found = await client.list_offsets(PAID, {number: -1})
             assert offsets[Place(PAID, number)].offset == found[number].offset
             assert found[number].offset == ends[PAID, number]
+
+
+def test_leaders_that_are_killed_in_the_middle_cost_nothing(tmp_path):
+    with Cluster(nodes=3) as cluster:
+        cluster.create_topic("t")
+        asyncio.run(write_random(cluster.bootstrap, "t"))
+        storage = open_storage(str(tmp_path))
+        killed = set()
+
+        def killing(topic):
+            """Kills the leader of a topic, once there is some progress."""
+
+            def look(progress):
+                if topic not in killed and progress.bytes > 2 * MIB:
+                    killed.add(topic)
+                    cluster.leader_of(topic).kill()
+
+            return look
+
+        made = asyncio.run(create(cluster.bootstrap, storage, Wish(), on_progress=killing("t")))
+        start_again(cluster)
+        wish = restoring.Wish(prefix="again.")
+        done = asyncio.run(
+            restore(cluster.bootstrap, storage, made.manifest, wish, on_progress=killing("again.t"))
+        )
+
+        assert killed == {"t", "again.t"}
+        assert done.verified_records == made.manifest.records == 200
+        start_again(cluster)
+        cluster.wait_in_sync("again.t")
+
+
+async def write_random(bootstrap, topic):
+    """200 records of 50 kB, which nothing can pack."""
+    random = Random(7)
+    async with KafkaClient(bootstrap) as client:
+        for _ in range(20):
+            records = [Record(value=random.randbytes(50_000), timestamp_ms=1) for _ in range(10)]
+            await client.produce(topic, 0, encode_batch(records))
+
+
+def start_again(cluster):
+    for node in cluster:
+        if not node.is_running:
+            node.start()
+    cluster.wait_ready()

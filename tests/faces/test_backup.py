@@ -19,10 +19,12 @@ from tidelog.backup.storage import LocalStorage, open_storage
 from tidelog.client.admin import AdminClient, Resource, Source
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.transactional import TransactionalClient
+from tidelog.client.wire import ConnectionFailed
 from tidelog.faces.cli import main
 from tidelog.model import TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches
 from tidelog.testing import Cluster
+from tidelog.wire.apis import Api
 
 HOUR_MS = 3600 * 1000
 
@@ -381,12 +383,14 @@ def test_who_writes_meanwhile_ends_the_restore_and_is_not_mixed_with_it(
         bring_back(cluster, place, prefix="mixed.")
 
 
-def test_an_answer_that_was_lost_does_not_restore_twice(cluster, topic, place, monkeypatch):
+@pytest.mark.parametrize("taken", ["all", "a part", "nothing"])
+def test_whatever_was_taken_of_a_request_whose_answer_was_lost_nothing_comes_twice(
+    cluster, topic, place, monkeypatch, taken
+):
     for n in range(4):
         produce(cluster, topic, b"%d" % n)
     back_up(cluster, place, topic)
-    monkeypatch.setattr(restoring, "REQUEST_BYTES", 1)
-    cut = {"left": 2}
+    sizes = []
     original = BackupClient.leader
 
     async def losing(self, name, partition):
@@ -394,22 +398,27 @@ def test_an_answer_that_was_lost_does_not_restore_twice(cluster, topic, place, m
         call = connection.call
 
         async def lose(api, **fields):
-            answer = await call(api, **fields)
-            if api == 1003 and cut["left"]:
-                cut["left"] -= 1
-                connection.close()
-                connection._require_open()
-            return answer
+            if api != Api.RESTORE_BATCHES:
+                return await call(api, **fields)
+            sizes.append(len(fields["records"]))
+            if len(sizes) > 1:
+                return await call(api, **fields)
+            shares = {"all": sizes[0], "a part": sizes[0] // 2, "nothing": 0}
+            if share := fields["records"][: shares[taken]]:
+                await call(api, **{**fields, "records": share})
+            connection.close()
+            raise ConnectionFailed(connection.endpoint, "the wire is cut")
 
         monkeypatch.setattr(connection, "call", lose)
         return connection
 
     monkeypatch.setattr(BackupClient, "leader", losing)
-    done = bring_back(cluster, place, prefix="lost.")
+    prefix = f"{taken.replace(' ', '-')}."
+    done = bring_back(cluster, place, prefix=prefix)
 
-    assert cut["left"] == 0
+    assert len(sizes) == (3 if taken == "a part" else 2)
     assert done.verified_records == 4
-    assert records(cluster, f"lost.{topic}") == [(n, b"%d" % n) for n in range(4)]
+    assert records(cluster, f"{prefix}{topic}") == [(n, b"%d" % n) for n in range(4)]
 
 
 def test_what_is_not_as_it_was_is_found_and_stays_held(cluster, topic, place, monkeypatch):
@@ -417,9 +426,9 @@ def test_what_is_not_as_it_was_is_found_and_stays_held(cluster, topic, place, mo
     back_up(cluster, place, topic)
     original = BackupClient.restore
 
-    async def changed(self, name, topic_id, partition, data, end):
+    async def changed(self, name, topic_id, partition, data):
         forged = encode_batch([Record(value=b"x", timestamp_ms=1000)])
-        await original(self, name, topic_id, partition, bytes(forged), end)
+        await original(self, name, topic_id, partition, bytes(forged))
 
     monkeypatch.setattr(BackupClient, "restore", changed)
 

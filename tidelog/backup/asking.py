@@ -22,6 +22,7 @@ from tidelog.client.kafka import EARLIEST, LATEST
 from tidelog.client.wire import ConnectionFailed
 from tidelog.errors import UnsupportedVersion
 from tidelog.model import NO_EPOCH, NO_NODE, QUEUES_TOPIC, Epoch, Offset, TopicPartition
+from tidelog.records import iterate_batches
 from tidelog.wire.apis import Api
 
 AT_ONCE: Final = 16
@@ -140,46 +141,49 @@ class BackupClient(AdminClient):
     # Restoring.
 
     async def restore(
-        self, topic: str, topic_id: UUID, partition: int, batches: bytes | bytearray, end: Offset
+        self, topic: str, topic_id: UUID, partition: int, batches: bytes | bytearray
     ) -> None:
-        """Append batches at their offsets, after which the log ends at `end`; wait until they are
-        committed.
+        """Append batches at their offsets; wait until they are committed.
 
-        A request whose answer was lost is sent again. That the log ends at `end` by then tells
-        that it was done the first time.
+        A request whose answer was lost is sent again. Where the log ends by then tells how much of
+        it was done the first time: all, nothing, or, if the leader changed meanwhile, as many
+        batches as the new one had.
         """
         is_repeat = False
+        left = memoryview(batches)
 
         async def attempt() -> None:
-            nonlocal is_repeat
+            nonlocal is_repeat, left
             connection = await self.leader(topic, partition)
-            repeats, is_repeat = is_repeat, True
-            try:
+            while left:
+                repeats, is_repeat = is_repeat, True
                 answer: Any = await connection.call(
                     Api.RESTORE_BATCHES,
                     timeout_seconds=self._timeout_seconds + ANSWER_SECONDS,
                     topic_id=topic_id,
                     partition=partition,
                     timeout=int(self._timeout_seconds * 1000),
-                    records=batches,
+                    records=bytes(left),
                 )
-            except UnsupportedVersion:
-                raise BackupError(
-                    "the cluster's nodes cannot take a backup back; restore into nodes of this "
-                    "version or a newer one"
-                ) from None
-            if answer.error_code == ErrorCode.offset_out_of_range:
-                if repeats and answer.log_end == end:
+                if answer.error_code != ErrorCode.offset_out_of_range:
+                    check(answer.error_code, f"{topic}-{partition}", answer.error_message)
                     return
-                raise BackupError(
-                    f"{topic}-{partition} ends at offset {answer.log_end}, where nothing should "
-                    "be yet: somebody else writes to it. Stop them, delete the topic, and restore "
-                    "again"
-                )
-            check(answer.error_code, f"{topic}-{partition}", answer.error_message)
+                rest = _after(left, answer.log_end) if repeats else None
+                if rest is None:
+                    raise BackupError(
+                        f"{topic}-{partition} ends at offset {answer.log_end}, where nothing "
+                        "should be yet: somebody else writes to it. Stop them, delete the topic, "
+                        "and restore again"
+                    )
+                left = rest
 
         try:
             await self.retry(attempt)
+        except UnsupportedVersion:
+            raise BackupError(
+                "the cluster's nodes cannot take a backup back; restore into nodes of this "
+                "version or a newer one"
+            ) from None
         except (Refused, ConnectionFailed) as error:
             raise BackupError(f"{topic}-{partition} could not be restored: {error}") from error
 
@@ -195,3 +199,13 @@ class BackupClient(AdminClient):
             {place: one.offset for place, one in places.items()},
             metadata={place: one.metadata for place, one in places.items()},
         )
+
+
+def _after(batches: memoryview, log_end: Offset) -> memoryview | None:
+    """Those of the batches that follow a log which ends there; None if it ends in none of them."""
+    at = 0
+    for header, batch in iterate_batches(batches):
+        at += len(batch)
+        if header.next_offset == log_end:
+            return batches[at:]
+    return None

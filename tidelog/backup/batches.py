@@ -52,8 +52,8 @@ def restorable(header: BatchHeader, batch: Buffer) -> Buffer:
     return plain
 
 
-def fillers(start: Offset, end: Offset, time_ms: int) -> Iterator[tuple[Offset, bytes]]:
-    """Batches without records that take the offsets [start, end); each with the offset after it."""
+def fillers(start: Offset, end: Offset, time_ms: int) -> Iterator[bytes]:
+    """Batches without records that take the offsets [start, end)."""
     while start < end:
         count = min(end - start, FILLER_OFFSETS_MAX)
         batch = bytearray(HEADER_BYTES)
@@ -62,8 +62,8 @@ def fillers(start: Offset, end: Offset, time_ms: int) -> Iterator[tuple[Offset, 
             time_ms, time_ms, NO_PRODUCER, NO_EPOCH, NO_SEQUENCE, 0,
         )  # fmt: skip
         _seal(batch)
+        yield bytes(batch)
         start += count
-        yield start, bytes(batch)
 
 
 def _seal(batch: bytearray) -> None:
@@ -72,8 +72,8 @@ def _seal(batch: bytearray) -> None:
 
 def without_holes(
     batches: Iterable[tuple[BatchHeader, Buffer]], *, position: Offset, start: Offset, end: Offset
-) -> Iterator[tuple[Offset, Buffer]]:
-    """What brings a log from `position` to `end`, each with the offset after it.
+) -> Iterator[Buffer]:
+    """What brings a log from `position` to `end`.
 
     `start`: what lies below it is not wanted. A batch that `position` divides comes whole, and is
     refused where it is sent: such a log is not of this backup.
@@ -85,6 +85,6 @@ def without_holes(
             continue
         # A filler is no younger than what follows: searches by time and segments go by it.
         yield from fillers(position, header.base_offset, header.max_timestamp)
-        yield header.next_offset, restorable(header, batch)
+        yield restorable(header, batch)
         position, time_ms = header.next_offset, header.max_timestamp
     yield from fillers(position, end, time_ms)

@@ -365,30 +365,28 @@ class _Work:
         topic_id = self._done.ids[name]
         requests = self._requests(part, position)
         while (request := await in_thread(next, requests, None)) is not None:
-            end, batches = request
-            await client.restore(name, topic_id, number, batches, end)
-            progress.bytes = min(progress.bytes + len(batches), progress.bytes_total)
+            await client.restore(name, topic_id, number, request)
+            progress.bytes = min(progress.bytes + len(request), progress.bytes_total)
             self._on_progress(progress)
         if (end := await client.committed_end(name, number)) != part.end:
             raise BackupError(f"{name}-{number} ends at offset {end}, not at {part.end}")
         if part.start > 0:
             await client.delete_records(name, {number: part.start})
 
-    def _requests(self, part: PartitionBackup, position: Offset) -> Iterator[tuple[Offset, bytes]]:
-        """What to send, each with where the log ends then. Reads files: it is for threads."""
+    def _requests(self, part: PartitionBackup, position: Offset) -> Iterator[bytes]:
+        """What to send, in order. Reads files: it is for threads."""
         gathered: list[Buffer] = []
-        size, end = 0, position
-        for after, batch in without_holes(
+        size = 0
+        for batch in without_holes(
             self._batches(part), position=position, start=part.start, end=part.end
         ):
             if size + len(batch) > REQUEST_BYTES and gathered:
-                yield end, b"".join(gathered)
+                yield b"".join(gathered)
                 gathered, size = [], 0
             gathered.append(batch)
             size += len(batch)
-            end = after
         if gathered:
-            yield end, b"".join(gathered)
+            yield b"".join(gathered)
 
     def _batches(self, part: PartitionBackup) -> Iterator[tuple[BatchHeader, memoryview]]:
         for chunk in part.chunks:

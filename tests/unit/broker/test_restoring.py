@@ -23,7 +23,7 @@ async def restore(node, topic_id, data, *, partition=0):
 
 
 def filler(start, end):
-    return b"".join(batch for _, batch in fillers(start, end, 1000))
+    return b"".join(fillers(start, end, 1000))
 
 
 async def records(node, topic, offset=0):

@@ -30,7 +30,7 @@ def test_batches_that_follow_the_end_and_each_other_are_taken():
 
 
 def test_a_batch_without_records_stands_for_offsets_that_the_backup_does_not_have():
-    (_, filler), *rest = fillers(5, 100, 1000)
+    filler, *rest = fillers(5, 100, 1000)
 
     found = check(filler, batch(100))
 
