@@ -7,6 +7,7 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
@@ -30,7 +31,13 @@ from tidelog.model import QUEUES_TOPIC, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.queues.records import DEAD, MAIN, About, Settings, about_of
 from tidelog.queues.shard import Given, Settled, Shard
-from tidelog.records import BatchHeader, Record, decode_batch, iterate_batches
+from tidelog.records import (
+    BatchHeader,
+    Record,
+    decode_batch,
+    iterate_batches,
+    iterate_records,
+)
 from tidelog.shards.effects import Moment, Token, partition_for
 
 DEAD_SUFFIX: Final = ".dead"
@@ -319,14 +326,31 @@ def _records(
     disk: Disk, read: tuple[Sequence[Bytes], int] | ColdRead, wanted: Iterable[Offset]
 ) -> dict[Offset, Record]:
     data: Bytes = read.perform(disk) if isinstance(read, ColdRead) else b"".join(read[0])
-    offsets = set(wanted)
-    return {
-        record.offset: record
-        for header, batch in iterate_batches(data)
-        if not offsets.isdisjoint(range(header.base_offset, header.next_offset))
-        for record in decode_batch(batch)
-        if record.offset in offsets
-    }
+    offsets = sorted(wanted)
+    found: dict[Offset, Record] = {}
+    for header, batch in iterate_batches(data):
+        first = bisect_left(offsets, header.base_offset)
+        inside = offsets[first : bisect_left(offsets, header.next_offset)]
+        if inside:
+            found |= _picked(batch, inside)
+        if header.next_offset > offsets[-1]:
+            break
+    return found
+
+
+def _picked(batch: memoryview, offsets: Sequence[Offset]) -> dict[Offset, Record]:
+    """The records at these rising offsets; what lies before, between and behind costs little.
+
+    Many messages may have been published together, and are received one by one.
+    """
+    found: dict[Offset, Record] = {}
+    wanted = set(offsets)
+    for record in iterate_records(batch, start=offsets[0]):
+        if record.offset in wanted:
+            found[record.offset] = record
+        if record.offset >= offsets[-1]:
+            break
+    return found
 
 
 def _message(record: Record, count: int) -> Message:

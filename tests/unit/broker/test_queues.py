@@ -163,6 +163,23 @@ def test_a_message_has_one_owner_until_it_is_acknowledged():
     at_a_desk(story)
 
 
+def test_of_messages_published_together_each_receiver_gets_its_own():
+    async def story(desk):
+        await desk.declare()
+        for at in range(0, 12, 4):
+            await desk.publish(*(b"%d" % n for n in range(at, at + 4)))
+
+        found = [await desk.receive(most=most) for most in (1, 2, 3, 1, 5)]
+        await desk.settle("nack", found[0][0][1], found[3][0][1], found[4][4][1])
+        again = await desk.receive(most=3)
+
+        values = [value for some in found for value, _ in some]
+        assert values == [b"%d" % n for n in range(12)]
+        assert sorted(value for value, _ in again) == [b"0", b"11", b"6"]
+
+    at_a_desk(story)
+
+
 def test_one_that_is_not_acknowledged_in_time_is_given_to_another_and_counted():
     async def story(desk):
         await desk.declare()
