@@ -33,13 +33,17 @@ from tidelog.faces.cli import (
     pipeline,
     produce,
     promote,
+    pubsub,
+    queue,
     quorum,
     reassign,
     replay,
+    replica,
     replication,
     restore,
     simulate,
     start,
+    stream,
     topics,
     transactions,
 )
@@ -94,6 +98,10 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(kv.app, name="kv")
+app.add_typer(queue.app, name="queue")
+app.add_typer(stream.app, name="stream")
+app.add_typer(pubsub.app, name="pubsub")
+app.add_typer(replica.app, name="replica")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")

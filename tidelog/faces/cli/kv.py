@@ -1,13 +1,9 @@
-"""`tidelog kv`: buckets of keys, over the HTTP face.
+"""`tidelog kv`: buckets of keys, over the HTTP face."""
 
-Rule: a value is JSON if it reads as JSON, and text otherwise; a text is printed as it is.
-"""
-
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,41 +17,32 @@ from tidelog.faces.cli.common import (
     print_json,
     print_table,
 )
+from tidelog.faces.cli.over_http import (
+    DEFAULT_HTTP,
+    AsText,
+    Http,
+    Yes,
+    confirm,
+    key_text,
+    not_empty,
+    open_client,
+    print_value,
+    read_value,
+    short,
+    shown,
+    value_fields,
+)
 
 if TYPE_CHECKING:
     from tidelog.client import Change, Client, Entry
-
-DEFAULT_HTTP: Final = "127.0.0.1:8080"
-RETRIES: Final = 2
-BACKOFF_SECONDS: Final = 0.1
-"""A person waits: somebody who answers is found fast, and that nobody does is said fast."""
-CELL_MAX: Final = 100
-"""Characters of a value in a table."""
 
 app = typer.Typer(
     help="Keys and values: put, get, watch; in buckets, which are compacted topics.",
     no_args_is_help=True,
 )
 
-Http = Annotated[
-    str,
-    typer.Option(
-        "--http",
-        envvar="TIDELOG_HTTP",
-        metavar="HOST:PORT",
-        help="Where a node serves HTTP (http= of its ready line); several between commas.",
-    ),
-]
-
-
-def _not_empty(text: str) -> str:
-    if not text:
-        raise typer.BadParameter("it has at least one character")
-    return text
-
-
-Bucket = Annotated[str, typer.Argument(metavar="BUCKET", callback=_not_empty, help="The bucket.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", callback=_not_empty, help="The key; any text.")]
+Bucket = Annotated[str, typer.Argument(metavar="BUCKET", callback=not_empty, help="The bucket.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", callback=not_empty, help="The key; any text.")]
 Prefix = Annotated[
     str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin with it.")
 ]
@@ -146,9 +133,7 @@ def put(
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Only if there is no such key.")
     ] = False,
-    as_text: Annotated[
-        bool, typer.Option("--text", help="The value is text, though it reads as JSON.")
-    ] = False,
+    as_text: AsText = False,
     min_replicas_ack: MinReplicasAck = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
@@ -169,7 +154,7 @@ def put(
     seconds = duration_seconds(ttl, "--ttl")
     if ttl and not seconds:
         raise UserError(f"--ttl {ttl} is no time at all; give one such as 10s")
-    content = _read_value(value, as_text=as_text)
+    content = read_value(value, as_text=as_text)
     from tidelog.client import ABSENT
 
     with _client(http, bucket) as client:
@@ -206,7 +191,7 @@ def get(
     if as_json:
         print_json(_document(entry))
     else:
-        _print_value(entry.value)
+        print_value(entry.value)
 
 
 @app.command("delete")
@@ -277,11 +262,11 @@ def list_keys(
         note(f"{bucket} has no keys{begins}")
     elif keys_only:
         for entry in found:
-            print(_text(entry.key))
+            print(key_text(entry.key))
     else:
         print_table(
             ["key", "version#", "value"],
-            [(_text(one.key), one.version, _short(one.value)) for one in found],
+            [(key_text(one.key), one.version, short(one.value)) for one in found],
         )
 
 
@@ -330,7 +315,7 @@ def watch(
 @app.command("drop")
 def drop(
     bucket: Bucket,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
@@ -341,11 +326,10 @@ def drop(
       tidelog kv drop settings
       tidelog kv drop settings --yes
     """
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UserError(f"dropping {bucket!r} cannot be undone; add --yes if you mean it")
-        if not typer.confirm(f"Delete {plain(bucket)} and all of its keys?", err=True):
-            raise UserError("nothing was deleted")
+    confirm(
+        f"Delete {plain(bucket)} and all of its keys?", yes=yes,
+        refusal=f"dropping {bucket!r} cannot be undone",
+    )  # fmt: skip
     with _client(http, bucket) as client:
         if not client.kv(bucket).drop():
             raise UserError(f"there is no bucket {bucket!r}; `tidelog kv buckets` lists them")
@@ -358,93 +342,34 @@ def drop(
 @contextmanager
 def _client(http: str, bucket: str | None = None) -> "Iterator[Client]":
     """A client; what a node says of the bucket, in terms of these commands."""
-    from tidelog.client import BadAddress, Client, Conflict, NotFound, TidelogHTTPError
+    from tidelog.client import Conflict
 
-    try:
-        with Client(http, retries=RETRIES, backoff=BACKOFF_SECONDS) as client:
-            yield client
-    except BadAddress:
-        raise UserError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
-    except NotFound as error:
-        if bucket is None:
-            raise
-        raise UserError(
-            f"there is no bucket {bucket!r}; make it with `tidelog kv create {bucket}`"
-        ) from error
-    except Conflict as error:
-        now = "it is not there" if error.version is None else f"it is at version {error.version}"
-        raise UserError(f"{bucket}: not written, for {now}; get it and decide anew") from error
-    except TidelogHTTPError as error:
-        if not error.problem or error.status == 504:
-            raise  # what is known of it is in its own words
-        raise UserError(error.detail) from error
-
-
-def _read_value(text: str, *, as_text: bool) -> Any:
-    if text == "-":
-        with open(0, "rb", closefd=False) as standard_input:
-            data = standard_input.read()
+    missing = f"there is no bucket {bucket!r}; make it with `tidelog kv create {bucket}`"
+    with open_client(http, missing=None if bucket is None else missing) as client:
         try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise UserError("standard input is no text in UTF-8; give it as base64") from None
-    if as_text:
-        return text
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+            yield client
+        except Conflict as error:
+            version = error.version
+            now = "it is not there" if version is None else f"it is at version {version}"
+            raise UserError(f"{bucket}: not written, for {now}; get it and decide anew") from error
 
 
 def _document(entry: "Entry") -> dict[str, Any]:
-    document = {"key": _text(entry.key), **_value(entry.value), "version": entry.version}
+    document = {"key": key_text(entry.key), **value_fields(entry.value), "version": entry.version}
     if entry.expires_at_ms is not None:
         document["expires_at_ms"] = entry.expires_at_ms
     return document
 
 
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        from base64 import b64encode
-
-        return {"value": b64encode(value).decode(), "encoding": "base64"}
-    return {"value": value}
-
-
-def _text(key: str) -> str:
-    """A key that can be printed; bytes that are no UTF-8 are shown as what they are."""
-    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _shown(value: Any) -> str:
-    """A value as text: a str as it is, bytes as they read, anything else as JSON."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _short(value: Any) -> str:
-    shown = _shown(value)
-    return shown if len(shown) <= CELL_MAX else shown[: CELL_MAX - 1] + "…"
-
-
-def _print_value(value: Any) -> None:
-    if isinstance(value, bytes) and not sys.stdout.isatty():
-        sys.stdout.buffer.write(value + b"\n")
-        return
-    shown = _shown(value)
-    print("\n".join(map(plain, shown.split("\n"))) if sys.stdout.isatty() else shown)
-
-
 def _print_change(change: "Change", *, as_json: bool) -> None:
     if as_json:
-        document = {"key": _text(change.key), **_value(change.value), "version": change.version}
+        document = {
+            "key": key_text(change.key),
+            **value_fields(change.value),
+            "version": change.version,
+        }
         print_json({**document, "deleted": change.is_deleted, "cursor": change.cursor})
     else:
-        shown = "(deleted)" if change.is_deleted else _shown(change.value)
-        print(f"{change.version}\t{plain(_text(change.key))}\t{plain(shown)}")
+        value = "(deleted)" if change.is_deleted else shown(change.value)
+        print(f"{change.version}\t{plain(key_text(change.key))}\t{plain(value)}")
     sys.stdout.flush()
