@@ -20,7 +20,7 @@ from benchmarks.report import Report, Result, print_json, print_report
 BENCHMARKS: Final = (
     "limits", "throughput", "requests", "latency", "startup", "partitions", "recovery",
     "rebalance", "compaction", "failover", "replication", "catchup", "storms",
-    "transactions", "http", "spark",
+    "transactions", "http", "queues", "spark",
 )  # fmt: skip
 DISK_BYTES: Final = 6 * GIGABYTE
 DISK_BYTES_FULL: Final = 12 * GIGABYTE
