@@ -33,6 +33,7 @@ from tidelog.faces.cli import (
     pipeline,
     produce,
     promote,
+    proxy,
     pubsub,
     queue,
     quorum,
@@ -102,6 +103,7 @@ app.add_typer(queue.app, name="queue")
 app.add_typer(stream.app, name="stream")
 app.add_typer(pubsub.app, name="pubsub")
 app.add_typer(replica.app, name="replica")
+app.command("proxy")(proxy.proxy)
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")

@@ -90,6 +90,7 @@ COMMANDS = [
     ["reassign", "throttle"],
     ["reassign", "cancel"],
     ["promote"],
+    ["proxy"],
     ["elect"],
     ["elect", "preferred"],
     ["elect", "unclean"],
