@@ -286,6 +286,21 @@ def test_two_runs_do_not_share_a_directory(cluster, topic, place):
         back_up(cluster, place, topic)
 
 
+def test_a_backup_may_be_wherever_fsspec_reaches(cluster, topic):
+    fsspec = pytest.importorskip("fsspec")
+    place = "memory://backups/shop"
+    produce(cluster, topic, b"1")
+    back_up(cluster, place, topic)
+    produce(cluster, topic, b"2")
+
+    second = back_up(cluster, place, topic, keep=1)
+    done = bring_back(cluster, place, prefix="remote.")
+
+    assert (second.new_records, done.verified_records) == (1, 2)
+    assert records(cluster, f"remote.{topic}") == [(0, b"1"), (1, b"2")]
+    fsspec.filesystem("memory").store.clear()
+
+
 # Restoring.
 
 

@@ -20,6 +20,7 @@ from tidelog.client.admin import AdminClient, Resource, Source
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.kafka import EARLIEST, LATEST
 from tidelog.client.wire import ConnectionFailed
+from tidelog.config import TopicConfig
 from tidelog.errors import UnsupportedVersion
 from tidelog.model import NO_EPOCH, NO_NODE, QUEUES_TOPIC, Epoch, Offset, TopicPartition
 from tidelog.records import iterate_batches
@@ -27,7 +28,7 @@ from tidelog.wire.apis import Api
 
 AT_ONCE: Final = 16
 """Questions of a kind that are on their way at the same time."""
-QUEUES_DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
+QUEUES_DELETE_RETENTION_MS: Final = TopicConfig().delete_retention_ms
 """How long the log of the queues keeps tombstones; its settings are the cluster's own."""
 
 
