@@ -1,0 +1,26 @@
+"""Seeds of keys and values, and what must come of each."""
+
+import pytest
+
+from tidelog.simulation.swarm import make_plan, play
+
+
+@pytest.mark.parametrize("seed", [4])
+def test_the_same_seed_gives_the_same_history(seed):
+    plan = make_plan(seed, story="kv", chaos_seconds=4)
+
+    first, second = play(plan), play(plan)
+
+    assert first.violation is None
+    assert first.trace_hash == second.trace_hash
+    assert first.acknowledged == second.acknowledged > 0
+
+
+def test_nothing_acknowledged_is_lost_when_every_node_loses_power_at_once():
+    plan = make_plan(6, story="kv", nodes=3, chaos_seconds=6, kinds=["lose_power_everywhere"])
+
+    outcome = play(plan)
+
+    assert outcome.violation is None
+    assert outcome.acknowledged > 50
+    assert outcome.faults["lose_power_everywhere"] > 2
