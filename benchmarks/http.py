@@ -48,6 +48,8 @@ NAME: Final = "http"
 
 CONNECTIONS: Final = (1, 16, 64)
 CPU_CONNECTIONS: Final = 16
+TIMED_CONNECTIONS: Final = (1, 16)
+"""Of so many the latencies are told; of more, they follow from the rate."""
 PERCENTILES: Final = ("p50", "p95", "p99")
 REDIS_KINDS: Final = (SET, SET_LATER, GET, SET_MANY)
 KINDS: Final = len({*BESIDE, *BESIDE.values(), *REDIS_KINDS})
@@ -164,7 +166,8 @@ def _results(measured: Measured) -> list[Result]:
                 continue
             for connections in CONNECTIONS:
                 case = f"{subject}, {kind}, {connections}"
-                for figure, unit in (("rate", "requests/s"), *((p, "ms") for p in PERCENTILES)):
+                percentiles = PERCENTILES if connections in TIMED_CONNECTIONS else ()
+                for figure, unit in (("rate", "requests/s"), *((p, "ms") for p in percentiles)):
                     rows.append(
                         result(
                             NAME, case if figure == "rate" else f"{case}: {figure}",
