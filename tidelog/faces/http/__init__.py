@@ -4,6 +4,7 @@
     server.py       all connections of a node, and how they end
     connections.py  uvicorn's connections, HTTP and WebSocket, with bounds of ours
     app.py          Starlette: routes, request ids, limits, errors
+    routing.py      routes found by the beginning of their paths
     api.py          operations as a table; sockets.py: WebSockets in it
     pacing.py       the loop shared between requests and others
     paging.py       long lists, page by page
