@@ -198,37 +198,32 @@ class KvLoad(ReplicatedLoad):
 
     # Writing.
 
-    def _draw_change(
-        self, session: Session, place: TopicPartition, key: bytes
-    ) -> tuple[Change, bool]:
-        """Some change of a key; whether it is to expire."""
+    def _draw_change(self, session: Session, place: TopicPartition, key: bytes) -> Change:
         expects: Offset | None = None
         if session.rolls(0.6):
             expects = session.versions.get((str(place), key), ABSENT)
         value = None if session.rolls(0.15) else session.next_value()
-        expires = value is not None and session.rolls(0.15)
-        return Change(key, value, None, expects), expires
+        ttl_ms: int | None = None
+        if value is not None and session.rolls(0.15):
+            ttl_ms = session.random.randint(200, self.kv_pace.ttl_ms_max)
+        return Change(key, value, None, expects, ttl_ms)
 
     async def _write(self, session: Session) -> None:
         place, key = session.random.choice(self.keys)
-        change, expires = self._draw_change(session, place, key)
-        await self._change(session, place, [change], [expires])
+        await self._change(session, place, [self._draw_change(session, place, key)])
 
     async def _batch(self, session: Session) -> None:
         place = session.random.choice(self.used)
         keys = self.by_place[place]
         some = session.random.sample(keys, session.random.randint(1, min(len(keys), 4)))
-        drawn = [self._draw_change(session, place, key) for key in some]
-        await self._change(session, place, [one[0] for one in drawn], [one[1] for one in drawn])
+        changes = [self._draw_change(session, place, key) for key in some]
+        await self._change(session, place, changes)
 
-    async def _change(
-        self, session: Session, place: TopicPartition, changes: list[Change], expires: list[bool]
-    ) -> None:
+    async def _change(self, session: Session, place: TopicPartition, changes: list[Change]) -> None:
         """Ask for changes; if they have a key, at one node after the other."""
         once, tries = NO_PRODUCER, 1
         if session.rolls(self.kv_pace.once_chance):
             once, tries = once_of(f"{session.name} {self.registers.tick()}"), 4
-        ttl_ms = session.random.randint(200, self.kv_pace.ttl_ms_max)
         begun = self.registers.begin_request(
             session.name, [((str(place), c.key), c.value, c.if_version) for c in changes]
         )
@@ -236,14 +231,8 @@ class KvLoad(ReplicatedLoad):
             self._plain.add(begun[0].request)
         is_unsure = False
         for _ in range(tries):
-            node = self._any_node(session)
-            clock = self.world.machines[node].clock
-            changes = [
-                change._replace(expires_at_ms=clock.wall_ms() + ttl_ms) if is_for_now else change
-                for change, is_for_now in zip(changes, expires, strict=True)
-            ]
             try:
-                written = await self._ask_write(node, place, changes, once)
+                written = await self._ask_write(self._any_node(session), place, changes, once)
             except (OutcomeUnknown, TimeoutError) as error:
                 self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
                 is_unsure = True

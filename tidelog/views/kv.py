@@ -238,6 +238,8 @@ class Change(NamedTuple):
     expires_at_ms: int | None = None
     if_version: Offset | None = None
     """Only if the key has this version now; ABSENT if it must not be there. None for whatever."""
+    ttl_ms: int | None = None
+    """How long it is to live from when it is written, by the clock of whoever writes it."""
 
     @property
     def asks(self) -> bool:
@@ -258,6 +260,7 @@ def is_met(change: Change, current: Entry | None) -> bool:
 
 def record_of(change: Change, now_ms: int) -> Record:
     headers: tuple[tuple[str, bytes], ...] = ()
-    if change.expires_at_ms is not None and change.value is not None:
-        headers = ((EXPIRES_HEADER, b"%d" % change.expires_at_ms),)
+    expires = change.expires_at_ms if change.ttl_ms is None else now_ms + change.ttl_ms
+    if expires is not None and change.value is not None:
+        headers = ((EXPIRES_HEADER, b"%d" % expires),)
     return Record(key=change.key, value=change.value, headers=headers, timestamp_ms=now_ms)

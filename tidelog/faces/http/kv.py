@@ -5,22 +5,24 @@ Rule 2: a token names what a client has seen, of one partition. Given to a local
         answered with less.
 """
 
+import binascii
+from base64 import b64decode, b64encode
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from tidelog.broker.kv import KvScanned, KvWritten
+from tidelog.broker.kv import Kv, KvScanned, KvWritten
 from tidelog.broker.serving import side_by_side
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
-from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.errors import BrokerError, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
-from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
-from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
+from tidelog.faces.http.writes import WRITE_PARAMS, Wanted, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
 from tidelog.views.kv import Change, Entry
 from tidelog.wire.partitioner import partition_for
@@ -192,7 +194,7 @@ async def get_key(call: Call) -> Found:
 async def put_key(call: Call) -> Put:
     wanted: PutWanted = call.body
     key, value = _key(call.path["key"]), bytes(wanted.value)
-    change = _change(call, key, value, wanted.ttl_ms, wanted.if_version)
+    change = _change(key, value, wanted.ttl_ms, wanted.if_version)
     place, written = await _write_one(call, change, makes_bucket=True)
     return Put(
         key=call.path["key"], value=msgspec.Raw(value), version=written.offset,
@@ -217,7 +219,9 @@ async def _write_one(
     if makes_bucket:
         await _find_or_make(call, bucket)
     place = kv.place_of(bucket, change.key)
-    wanted = wanted_of(call, "kv")
+    # What is done to another key is another request, though it bears the same Idempotency-Key.
+    what = "put" if change.value is not None else "delete"
+    wanted = wanted_of(call, f"kv\0{what}\0{call.path['key']}")
     written = await kv.write(
         place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds
     )
@@ -237,7 +241,7 @@ async def _find_or_make(call: Call, bucket: str) -> None:
 
 async def write_batch(call: Call) -> Results:
     wanted: BatchWanted = call.body
-    changes = _checked(call, wanted.operations)
+    changes = _checked(wanted.operations)
     kv, bucket = call.node.services.kv, call.path["bucket"]
     if any(change.value is not None for change in changes):
         await _find_or_make(call, bucket)
@@ -249,22 +253,23 @@ async def write_batch(call: Call) -> Results:
         by_place.setdefault(place, []).append(at)
     written = await side_by_side(
         *(
-            kv.write(
-                place,
-                [changes[at] for at in numbers],
-                once=how.once,
-                copies=how.copies,
-                seconds=how.seconds,
-            )
+            _write_some(kv, place, [changes[at] for at in numbers], how)
             for place, numbers in by_place.items()
         )
     )
+    failed = [one for one in written if isinstance(one, BrokerError)]
+    if len(failed) == len(written):
+        raise failed[0]
     results: list[dict[str, Any]] = [{} for _ in changes]
     for (place, numbers), done in zip(by_place.items(), written, strict=True):
-        refused = dict(done.refused)
+        refused = {} if isinstance(done, BrokerError) else dict(done.refused)
         for i, at in enumerate(numbers):
             key = wanted.operations[at].key
-            if refused:
+            if isinstance(done, BrokerError):
+                why = problem_of(done)
+                error = {"status": why.status, "detail": why.detail, **why.facts}
+                results[at] = {"key": key, "error": error}
+            elif refused:
                 results[at] = {"key": key, "error": _refusal(changes[at], refused, i)}
             else:
                 version = done.offset + i if done.offset >= 0 else None
@@ -274,7 +279,17 @@ async def write_batch(call: Call) -> Results:
     return Results(results=results)
 
 
-def _checked(call: Call, operations: list[ChangeWanted]) -> list[Change]:
+async def _write_some(
+    kv: Kv, place: TopicPartition, changes: list[Change], how: Wanted
+) -> KvWritten | BrokerError:
+    """Change keys of one partition; what became of the others' is told beside it."""
+    try:
+        return await kv.write(place, changes, once=how.once, copies=how.copies, seconds=how.seconds)
+    except BrokerError as error:
+        return error
+
+
+def _checked(operations: list[ChangeWanted]) -> list[Change]:
     if not 0 < len(operations) <= CHANGES_MAX:
         raise Problem(400, f"a batch has 1 to {CHANGES_MAX} operations; this has {len(operations)}")
     changes = []
@@ -286,7 +301,7 @@ def _checked(call: Call, operations: list[ChangeWanted]) -> list[Change]:
         if one.op == "delete" and (one.value or one.ttl_ms is not None):
             raise Problem(400, f"operations[{at}] deletes, and has a value or a time to live")
         value = bytes(one.value) or None
-        changes.append(_change(call, _key(one.key), value, one.ttl_ms, one.if_version))
+        changes.append(_change(_key(one.key), value, one.ttl_ms, one.if_version))
     if len({change.key for change in changes}) < len(changes):
         raise Problem(400, "a batch changes a key once; one of these is there twice")
     return changes
@@ -295,7 +310,7 @@ def _checked(call: Call, operations: list[ChangeWanted]) -> list[Change]:
 async def list_keys(call: Call) -> Entries:
     kv = call.node.services.kv
     prefix, limit = (call["prefix"] or "").encode(), call["limit"]
-    beyond = None if call["after"] is None else call["after"].encode()
+    beyond = None if call["after"] is None else _from_page(call["after"])
     scanned: list[KvScanned] = await side_by_side(
         *(
             kv.scan(
@@ -321,7 +336,7 @@ async def list_keys(call: Call) -> Entries:
         found = [entry._replace(value=b"null") for entry in found]
     return Entries(
         entries=[_shown(entry) for entry in found],
-        next=None if is_all or not found else found[-1].key.decode("utf-8", "replace"),
+        next=None if is_all or not found else _to_page(found[-1].key),
     )
 
 
@@ -335,15 +350,12 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _change(
-    call: Call, key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int | None
-) -> Change:
+def _change(key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int | None) -> Change:
     if ttl_ms is not None and not 0 < ttl_ms < 2**50:
         raise Problem(400, f"ttl_ms is {ttl_ms}; it must be a number of milliseconds above 0")
     if if_version is not None and if_version < -1:
         raise Problem(400, f"if_version is {if_version}; it is a version, or -1 for a new key")
-    expires = None if ttl_ms is None else call.broker.host.clock.wall_ms() + ttl_ms
-    return Change(key, value, expires, if_version)
+    return Change(key, value, None, if_version, ttl_ms)
 
 
 def _stale(change: Change, version: Offset | None) -> dict[str, Any]:
@@ -358,6 +370,25 @@ def _refusal(change: Change, refused: dict[int, Offset | None], at: int) -> dict
     if at in refused:
         return {"status": 409, **_stale(change, refused[at])}
     return {"status": 424, "detail": "not done: another change of its partition was refused"}
+
+
+def _to_page(key: bytes) -> str:
+    """A key as text that `_from_page` takes for it: as it is, unless it is no text."""
+    try:
+        if not key.startswith(b"\0"):
+            return key.decode()
+    except UnicodeDecodeError:
+        pass
+    return "\0" + b64encode(key).decode()
+
+
+def _from_page(text: str) -> bytes:
+    if not text.startswith("\0"):
+        return text.encode()
+    try:
+        return b64decode(text[1:], validate=True)
+    except binascii.Error:
+        raise Problem(400, f"{text!r} is no key; send what an answer gave as `next`") from None
 
 
 def _token(place: TopicPartition, offset: Offset) -> str:

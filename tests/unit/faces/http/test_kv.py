@@ -1,10 +1,14 @@
 """Keys over HTTP."""
 
+import asyncio
 import json
+from urllib.parse import quote
 
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
+from tidelog.records import Record, encode_batch
+from tidelog.wire.partitioner import partition_for
 
 JSON = {"content-type": "application/json"}
 VALUES = ("text", 7, None, {"n": [1, 2]}, True)
@@ -51,5 +55,81 @@ def test_a_batch_goes_to_the_partitions_where_its_keys_are_looked_for():
         await change(app, *({"op": "put", "key": key, "value": key} for key in keys))
 
         assert [(await ask(app, f"/v1/kv/b/{key}")).json["value"] for key in keys] == keys
+
+    on_a_node(story)
+
+
+def test_of_a_batch_each_partition_tells_for_itself_what_became_of_its_keys():
+    async def story(node):
+        app = serving(node)
+        await node.create("b", partitions=2, cleanup_policy="compact", kv_view="true")
+        await change(app, {"op": "put", "key": "k0", "value": 1})
+        keys = [f"k{n}" for n in range(8)]
+        places = [place_of(node, key) for key in keys]
+        assert set(places) == {0, 1}
+        node.broker.partition("b", 0).log.refusal = "the disk is full"
+
+        done = await change(app, *({"op": "put", "key": key, "value": 1} for key in keys))
+
+        assert done.status == 200
+        for place, one in zip(places, done.json["results"], strict=True):
+            assert ("version" in one) == (place == 1)
+            assert place == 1 or one["error"]["status"] == 503
+        node.broker.partition("b", 0).log.refusal = None
+
+    on_a_node(story)
+
+
+def place_of(node, key):
+    return partition_for(key.encode(), len(node.broker.image.topics["b"].partitions))
+
+
+def test_an_idempotency_key_names_what_is_done_to_one_key():
+    async def story(node):
+        app = serving(node)
+
+        async def put(key, value):
+            body = (json.dumps({"value": value}).encode(),)
+            headers = {**JSON, "idempotency-key": "same"}
+            return (
+                await ask(app, f"/v1/kv/b/{key}", method="PUT", headers=headers, chunks=body)
+            ).json
+
+        first, other, again = await put("a", 1), await put("b", 2), await put("a", 1)
+
+        assert (first["version"], other["version"], again["version"]) == (0, 1, 0)
+        assert (await ask(app, "/v1/kv/b/b")).json["value"] == 2
+
+    on_a_node(story)
+
+
+def test_a_key_lives_as_long_as_it_shall_by_the_clock_of_its_leader():
+    async def story(node):
+        app = serving(node)
+        body = (b'{"value": 1, "ttl_ms": 1000}',)
+        await ask(app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=body)
+
+        found = (await ask(app, "/v1/kv/b/k")).json
+        assert 0 < found["expires_at_ms"] - node.clock.wall_ms() <= 1000
+        await asyncio.sleep(1.5)
+        assert (await ask(app, "/v1/kv/b/k")).status == 404
+
+    on_a_node(story)
+
+
+def test_pages_go_on_behind_keys_that_are_no_text():
+    async def story(node):
+        app = serving(node)
+        await node.create("b", cleanup_policy="compact", kv_view="true")
+        keys = [b"\0zero", b"a", b"\xfe", b"\xff\xff"]
+        await node.produce("b", encode_batch([Record(key=key, value=b"1") for key in keys]))
+        found, after = [], ""
+        while after is not None and len(found) < 9:
+            page = (await ask(app, f"/v1/kv/b?limit=1&after={quote(after)}")).json
+            found += [one["version"] for one in page["entries"]]
+            after = page["next"]
+
+        assert found == [0, 1, 2, 3]
+        assert (await ask(app, "/v1/kv/b?after=%00!")).status == 400
 
     on_a_node(story)
