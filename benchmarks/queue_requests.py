@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from urllib.request import Request, urlopen
 
 from benchmarks.closed import (
+    Refused,
     Target,
     Timed,
     ask_closed,
@@ -117,7 +118,8 @@ class OurQueues:
     def ask(self, kind: str, connections: int, seconds: float) -> Timed:
         if kind in (READ, TAKE, TAKE_MANY):
             turns = [self._turn(kind, at) for at in range(connections)]
-            return take_closed(turns, http_answer, seconds=seconds)
+            read = _message_answer if kind == READ else http_answer
+            return take_closed(turns, read, seconds=seconds)
         if kind == APPEND:
             requests = [_append(one) for one in self._ids]
         else:
@@ -222,6 +224,13 @@ class RedisStreams:
 
     def check(self) -> None:
         """Every answer was looked at as it came."""
+
+
+def _message_answer(data: bytes) -> int:
+    size = http_answer(data)
+    if size and b'"message_id":null' in data:
+        raise Refused("there was no message where one should be")
+    return size
 
 
 def _append(queue_id: int) -> bytes:
