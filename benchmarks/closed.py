@@ -231,6 +231,12 @@ def ask_closed(
     return undisturbed(run())
 
 
+def ask_once(port: int, request: bytes, read: ReadAnswer) -> None:
+    """Ask, and wait for the answer."""
+    asked = ask_closed([Target(port, [request])], read, connections=1, seconds=0.0)
+    assert asked.requests == 1
+
+
 def undisturbed(work: Coroutine[Any, Any, T]) -> T:
     """Run it without the garbage collector, whose pauses would be taken for a server's."""
     gc.collect()

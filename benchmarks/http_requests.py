@@ -14,7 +14,7 @@ from benchmarks.bench import ASK_SECONDS_MAX, run_fast
 from benchmarks.closed import (
     ReadAnswer,
     Target,
-    ask_closed,
+    ask_once,
     http_answer,
     http_request,
     kafka_answer,
@@ -124,7 +124,7 @@ class Asked:
 
 
 def fill(nodes: Nodes) -> None:
-    """Make the topics, and what is read of them."""
+    """Make the topics, and what is read of them; let every node load its HTTP face."""
     count = len(nodes.http_ports)
 
     async def make(client: KafkaClient) -> None:
@@ -136,11 +136,10 @@ def fill(nodes: Nodes) -> None:
 
     nodes.ask(make)
     nodes.records.update({WRITTEN: 0, PRODUCED: 0, READ: MANY, WAITED: 1, BUCKET: KEYS})
+    for port in nodes.http_ports:
+        ask_once(port, http_request("GET", "/health/ready"), http_answer)
     for request in _puts_of_many():
-        filled = ask_closed(
-            [Target(nodes.http_ports[0], [request])], http_answer, connections=1, seconds=0.0
-        )
-        assert filled.requests == 1
+        ask_once(nodes.http_ports[0], request, http_answer)
 
 
 # Over HTTP.
@@ -247,7 +246,7 @@ def redis_requests(always: Redis, everysec: Redis) -> dict[str, Asked]:
     ]
     for request in many:
         for redis in (always, everysec):
-            ask_closed([Target(redis.port, [request])], redis_answer, connections=1, seconds=0.0)
+            ask_once(redis.port, request, redis_answer)
 
     def asked(redis: Redis, requests: Sequence[bytes]) -> Asked:
         return Asked([Target(redis.port, requests)], redis_answer)
