@@ -21,6 +21,7 @@ from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    CorruptMessage,
     LeaderNotAvailable,
     NotCoordinator,
     OutcomeUnknown,
@@ -311,12 +312,14 @@ class Queues(ShardKeeper[QueuesDriver]):
                 continue
             read = log.read(offset, _READ_BYTES, log.end)
             wanted = partial(_records, self._broker.host.disk, read, counts.keys())
-            records = (
-                await self._broker.host.offload.run(wanted)
-                if isinstance(read, ColdRead)
-                else wanted()
-            )
-            found |= records
+            if not isinstance(read, ColdRead):
+                found |= wanted()
+                continue
+            try:
+                found |= await self._broker.host.offload.run(wanted)
+            except (OSError, CorruptMessage) as error:
+                # It is stored that they were given out: who asks again with the same key gets them.
+                raise OutcomeUnknown(f"{partition.name} cannot be read now: {error}") from error
         return tuple(
             _message(found[offset], count) for offset, count in counts.items() if offset in found
         )
