@@ -6,7 +6,8 @@ Rule 1: a read at a leader is as new as any acknowledged write only if nobody le
 Rule 2: all who may be elected count: the committed set, all that was proposed, and those who are
         eligible though they left it.
 Rule 3: a leader that is alone among them has nobody to ask, and needs nobody: none but itself can
-        be elected without loss. It answers while it has its lease.
+        be elected without loss. It answers while it has its lease. So does one of a topic whose
+        `unclean.leader.election.enable` lets anybody lead.
 Rule 4: questions to one node go together; a question never joins one that was sent before it.
 """
 
@@ -56,9 +57,10 @@ class Confirming:
                 raise NotLeader(leader=None)
             known = self._known(partition, leader)
             others = sorted((leader.maximal | known.eligible) - {leader.me})
+            needs_lease = not others or partition.config.unclean_leader_election_enable
+            if needs_lease and len(leader.replicas) > 1 and not partition.has_lease():
+                raise NotLeader(leader=None)
             if not others:
-                if len(leader.replicas) > 1 and not partition.has_lease():
-                    raise NotLeader(leader=None)
                 return
             lead = Lead(known.cluster_id, leader.epoch)
             told = await self._ask_all(others, lead, deadline - clock.monotonic())

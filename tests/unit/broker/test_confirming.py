@@ -37,6 +37,7 @@ class Cluster:
         self.partition: Any = SimpleNamespace(
             name=TopicPartition("b", 0), topic_id=TOPIC, leader=self.leader,
             has_lease=lambda: self.has_lease,
+            config=SimpleNamespace(unclean_leader_election_enable=False),
         )  # fmt: skip
 
     async def _ask(self, node, asked, answer, *, seconds_max):
@@ -132,6 +133,19 @@ def test_who_is_alone_needs_its_lease(has_lease):
         with pytest.raises(NotLeader):
             cluster.confirm()
     assert cluster.asked == []
+
+
+@pytest.mark.parametrize("is_unclean", [True, False])
+def test_where_anybody_may_lead_the_lease_must_hold_too(is_unclean):
+    cluster = Cluster()
+    cluster.has_lease = False
+    cluster.partition.config.unclean_leader_election_enable = is_unclean
+
+    if is_unclean:
+        with pytest.raises(NotLeader):
+            cluster.confirm()
+    else:
+        cluster.confirm()
 
 
 def test_who_knows_of_a_later_epoch_leads_no_more():
