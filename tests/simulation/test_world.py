@@ -196,6 +196,7 @@ def nobody_s_garbage():
 
 
 @pytest.mark.usefixtures("nobody_s_garbage")
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_seed_is_replayed_identically(block):
     for seed in range(block, REPLAYS, BLOCKS):

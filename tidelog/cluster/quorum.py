@@ -149,7 +149,7 @@ class Quorum:
 
     def _build(self, state: ElectionState, voters: VoterSet, snapshot: SnapshotId | None) -> None:
         log = self.log.log
-        if log.epochs.latest > state.epoch:
+        if 0 < state.epoch < log.epochs.latest:
             # Promises are kept before anything is appended, so one of the two files is damaged.
             # Whichever it is: what comes next is later than both.
             _log.warning(
