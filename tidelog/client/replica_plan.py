@@ -257,6 +257,7 @@ class Following:
         )
         ack = yield from self._expect(HelloAck, core.settings.timeout)
         core.routes.answered(node)
+        yield from core.look(self._place)  # who the others are, before this one is lost
         self._welcome(ack)
         sync = self._sync(ack)
         yield Say(protocol.encode(sync))
@@ -272,8 +273,10 @@ class Following:
             self._look_whether_all_is_here()
             yield Say(protocol.encode(Ack(offset=self.copy.applied)))
             heard = yield Hear(self._silence_seconds)
-            self._take(self._checked(heard))
+            is_idle = self._take(self._checked(heard))
             self._failures = self._redirects = 0
+            if is_idle:
+                yield from core.look(self._place)
 
     def _welcome(self, ack: HelloAck) -> None:
         self._is_connected = True
@@ -356,10 +359,11 @@ class Following:
 
     # Entries.
 
-    def _take(self, heard: str | bytes) -> None:
+    def _take(self, heard: str | bytes) -> bool:
+        """Take in what was heard; whether that was just a heartbeat."""
         if isinstance(heard, bytes) and heard[:1] == protocol.BATCHES:
             self._take_batches(memoryview(heard))
-            return
+            return False
         match message := self._decoded(heard):
             case Heartbeat():
                 self._current = message.current_offset
@@ -372,6 +376,7 @@ class Following:
                 self._apply(records, message.next_offset, message.epoch)
             case _:
                 raise ProtocolError(f"{type(message).__name__} came where entries should")
+        return isinstance(message, Heartbeat)
 
     def _take_batches(self, data: memoryview) -> None:
         """Record batches as the log has them; each carries the checksum of its records."""

@@ -37,6 +37,7 @@ TOPIC = UUID(int=7).hex
 OTHER_TOPIC = UUID(int=8).hex
 BUCKET = Source(bucket="b")
 PIECE = 4096
+CLUSTER = b'{"brokers":[{"id":1,"http":"a:1"},{"id":2,"http":"b:1"}],"topics":[]}'
 
 Message = str | bytes | Lost
 Session = Sequence[Message] | Lost
@@ -120,7 +121,14 @@ def snapshot(
 class Stage:
     """One copy of a bucket or a queue, and the sessions that nodes have in store for it."""
 
-    def __init__(self, path: Path, *, source: Source = BUCKET, **options: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        source: Source = BUCKET,
+        given: Sequence[str] = ("http://a:1", "http://b:1"),
+        **options: Any,
+    ) -> None:
         self.now = 0.0
         self.said: list[Any] = []
         self.called: list[str] = []
@@ -129,7 +137,7 @@ class Stage:
         self.changes: list[Change] = []
         self.partitions = 0
         self.source = source
-        routes = Routes(["http://a:1", "http://b:1"], clock=lambda: self.now)
+        routes = Routes(given, clock=lambda: self.now)
         self.core = Core(
             routes, Settings(), clock=lambda: self.now, random=lambda: 0.5, new_key=lambda: "k"
         )
@@ -188,7 +196,7 @@ class Stage:
             case Aside(work):
                 came = work()
             case Send():
-                came = Reply(status=200, headers={}, body=b'{"brokers":[],"topics":[]}')
+                came = Reply(status=200, headers={}, body=CLUSTER)
         self._effect, self._came = None, came
         return True
 

@@ -171,6 +171,14 @@ def test_a_copy_that_was_lost_asks_for_what_follows_elsewhere_and_later(make):
     assert isinstance(stage.following.last_error, ConnectionFailed)
 
 
+def test_a_copy_that_knows_one_node_has_heard_of_the_others_before_it_is_lost(make):
+    stage = make(given=["http://a:1"])
+
+    stage.play(WHOLE, [hello_ack(1), incremental(1)])
+
+    assert [url[5:8] for url in stage.called] == ["a:1", "b:1"]
+
+
 def test_a_copy_that_is_cut_off_says_so_and_for_how_long_it_lacks_something(make):
     stage = make()
     stage.play([*WHOLE], LOST)

@@ -151,6 +151,11 @@ class Session:
             self._place, self.from_offset, wait_seconds=heartbeat,
             records_max=config.replication_stream_batch_size,
         ):  # fmt: skip
+            if not self._call.broker.membership.has_lease:
+                # What it believes to lead goes on elsewhere, and it would call that in sync.
+                raise Ended(
+                    protocol.CONNECTION_FAILED, "this node is cut off from its cluster; ask another"
+                )
             if found.topic != self._bounds.topic:
                 raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
             if found.has_gaps and self._is_kept and self.hello.snapshots:

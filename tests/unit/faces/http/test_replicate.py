@@ -221,6 +221,21 @@ def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
     in_a_bucket(story, replication_stream_replica_timeout_secs=5)
 
 
+def test_a_node_that_is_cut_off_from_its_cluster_sends_its_copies_elsewhere():
+    async def story(bucket, app):
+        replica = Replica(app)
+        await replica.sync(0)
+        assert (await replica.hear())["type"] == "heartbeat"
+
+        bucket.node.broker.membership._lease_until = float("-inf")
+        heard = await replica.hear()
+
+        assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
+        assert "ask another" in heard["detail"]
+
+    in_a_bucket(story, broker_heartbeat_interval_ms=60_000, broker_session_timeout_ms=600_000)
+
+
 def test_what_cannot_be_is_said_with_its_code():
     async def story(bucket, app):
         async def told(*texts: str) -> tuple[str, str]:
