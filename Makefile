@@ -16,19 +16,22 @@ RUN := $(VENV)/.run-stamp
 SPARK := $(VENV)/.spark-stamp
 DEV := $(VENV)/.dev-stamp
 
-# Suites that share the cores well run side by side; those of one node and its clients, and those
-# with a Spark, file by file; and those that start several nodes and break them run alone.
+# Suites without processes of their own run side by side, test by test; others file by file, for
+# tests of a file share nodes, or a Spark; and those that start several nodes and break them alone.
 FAST := $(wildcard tests/unit tests/scenarios)
 SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
-BY_FILE := $(wildcard tests/faces tests/clients)
 SPARKS := $(wildcard tests/spark)
-ALONE := $(filter-out $(SIDE_BY_SIDE) $(BY_FILE) $(SPARKS) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+LONG := $(wildcard tests/cluster)
+OTHERS := $(filter-out $(SIDE_BY_SIDE) $(SPARKS) $(LONG) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+BY_FILE := $(OTHERS)
 TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
+# A node starts in half the time if its modules are compiled already, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup run check test test-clients soak lint format bench fuzz lock clean
 
 help: ## Show this list
@@ -58,12 +61,13 @@ endif
 check: lint ## Lint, types, import rules and the fast tests: under a minute
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(or $(FAST),tests)
 
-# Status 5 of pytest: these suites hold no test yet.
+FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
+
 test: lint ## Everything in `check`, and all the tests
 	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
-	$(if $(BY_FILE),@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(BY_FILE))
-	$(if $(SPARKS),@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --durations=25 $(SPARKS))
-	$(if $(ALONE),@$(BIN)/python -m pytest -q $(ALONE) || [ $$? = 5 ])
+	$(if $(BY_FILE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(FILE_BY_FILE) --durations=25 $(BY_FILE))
+	$(if $(SPARKS),@$(BIN)/python -m pytest -q -n $(WORKERS) $(FILE_BY_FILE) --durations=25 $(SPARKS))
+	$(if $(LONG),@$(BIN)/python -m pytest -q --durations=25 $(LONG))
 
 test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them
 	@$(BIN)/python -m tests.suites $(ARGS)

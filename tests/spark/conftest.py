@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 SECONDS_MAX = 600
 
+LONGEST = ("test_exactly_once.py", "test_pipelines.py", "test_standalone.py", "test_declarative.py")
+"""These first, so that at the end there is no long one that one process has to itself."""
+
 _numbers = itertools.count(1)
 
 
@@ -43,6 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))
+    items.sort(key=lambda item: item.path.parent != HERE or item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")
