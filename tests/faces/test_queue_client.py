@@ -8,6 +8,7 @@ from contextlib import aclosing, closing
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from tests.support.cluster import wait_until
 from tests.support.node import NodeProcess
@@ -253,6 +254,23 @@ def test_a_copy_that_is_far_behind_gets_everything_at_once(client, node, tmp_pat
         status = copy.wait(10)
 
         assert (len(copy), status.partitions[0].full_syncs) == (100, 1)
+
+
+def test_a_copy_that_hangs_up_leaves_nothing_at_its_node(client, node):
+    client.kv("hang-up").create()
+    client.kv("hang-up").batch([Put(f"k{number}", "x" * 1000) for number in range(900)])
+    left = node.data / "views" / "0.copy"
+    left.write_bytes(b"what a crash has left")
+    hello = {"type": "hello", "replica_id": "r", "source": {"bucket": "hang-up"}}
+
+    for heard in range(4):
+        with connect(f"ws://{node.http}/v1/replicate", proxy=None, close_timeout=0) as socket:
+            socket.send(json.dumps(hello))
+            socket.send('{"type":"sync"}')
+            for _ in range(heard):
+                socket.recv()
+
+    wait_until(lambda: not list(node.data.glob("views/*.copy*")), "a snapshot is left")
 
 
 def test_a_copy_of_a_queue_has_what_is_not_done(client, node):

@@ -170,6 +170,7 @@ SEEDS = range(2, 12)
     ],
 )
 def test_a_bug_is_found_by_its_invariant(plant, pace, faults, names):
+    seed, violation = 0, None
     for seed in SEEDS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)

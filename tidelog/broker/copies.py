@@ -7,26 +7,30 @@ Rule 3: a copy that says nothing for too long is forgotten; it begins again wher
 """
 
 import hashlib
+import os
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.kv import Kv
 from tidelog.broker.queues import Queues
 from tidelog.broker.record_service import Batches, RecordService
-from tidelog.broker.views import Views
+from tidelog.broker.views import DIRECTORY, View, Views
 from tidelog.copying.kinds import QueueView, kind_of
 from tidelog.copying.protocol import Snapshot, Source
-from tidelog.errors import BrokerError, InvalidRequest, NotLeader
+from tidelog.errors import BrokerError, InvalidRequest, NotLeader, StorageError
 from tidelog.host import Path
 from tidelog.model import NO_EPOCH, QUEUES_TOPIC, Endpoint, Epoch, Offset, TopicPartition
 from tidelog.records import iterate_batches
+from tidelog.views.store import Position
 
 ROOM_PREFIX: Final = "room."
 READ_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 256 * 1024
+SUFFIX: Final = ".copy"
 _SNAPSHOT_SECONDS_MAX: Final = 60.0
 
 
@@ -44,9 +48,9 @@ class Copy:
 
 
 class Taken(NamedTuple):
-    """A snapshot that lies in a file."""
+    """A snapshot in a file that has no name any more: it is gone when nobody reads it."""
 
-    path: Path
+    file: BinaryIO
     about: Snapshot
 
 
@@ -68,6 +72,8 @@ class Copies:
         self._kv = kv
         self._queues = queues
         self._queue_views = Views(broker, QueueView(), lambda partition: False)
+        self._taking: set[str] = set()
+        """Names of snapshots that are being made."""
         self.known: dict[str, Copy] = {}
 
     async def place_of(self, source: Source) -> TopicPartition:
@@ -129,26 +135,46 @@ class Copies:
         view = views.of(partition)
         deadline = self._broker.host.clock.monotonic() + _SNAPSHOT_SECONDS_MAX
         await view.reached(partition.last_stable_offset, deadline)
-        name = f"{self._broker.host.new_id().hex}.copy"
-        path = self._broker.root / "views" / name
-        position = await view.backup(path)
-        size, digest = await self._broker.host.offload.run(partial(_digest, path))
+        position, file = await self._back_up(view)
+        size, digest = await self._broker.host.offload.run(partial(_digest, file))
         return Taken(
-            path,
+            file,
             Snapshot(
                 size=size, sha256=digest, topic_id=partition.topic_id.hex, epoch=position.epoch,
                 applied=position.applied,
             ),
         )  # fmt: skip
 
-    async def pieces(self, taken: Taken) -> AsyncIterator[bytes]:
-        """The bytes of a snapshot; its file is gone afterwards."""
-        offload = self._broker.host.offload
+    async def _back_up(self, view: View) -> tuple[Position, BinaryIO]:
+        """What the view is at one moment, in a file; StorageError if the disk does not take it."""
+        broker = self._broker
+        offload, name = broker.host.offload, f"{broker.host.new_id().hex}{SUFFIX}"
+        directory = broker.root / DIRECTORY
+        self._taking.add(name)
         try:
-            for at in range(0, taken.about.size, PIECE_BYTES):
-                yield await offload.run(partial(_piece, taken.path, at))
+            await offload.run(partial(self._sweep, directory, frozenset(self._taking)))
+            position = await view.backup(directory / name)
+            return position, await offload.run(partial(_seize, directory / name))
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(f"no snapshot can be made: {error}") from error
         finally:
-            await offload.run(partial(self._broker.host.disk.remove, taken.path))
+            self._taking.discard(name)
+
+    def _sweep(self, directory: Path, taking: frozenset[str]) -> None:
+        """Remove what a crash, or a full disk, has left of snapshots."""
+        disk = self._broker.host.disk
+        for name in disk.list(directory):
+            if name.endswith((SUFFIX, f"{SUFFIX}-journal")) and name not in taking:
+                disk.remove(directory / name)
+
+    async def pieces(self, taken: Taken) -> AsyncIterator[bytes]:
+        """The bytes of a snapshot, once."""
+        with taken.file as file:
+            for at in range(0, taken.about.size, PIECE_BYTES):
+                size = min(PIECE_BYTES, taken.about.size - at)
+                yield await self._broker.host.offload.run(
+                    partial(os.pread, file.fileno(), size, at)
+                )
 
     def _where(self, place: TopicPartition) -> Endpoint | None:
         image = self._broker.image
@@ -166,6 +192,7 @@ class Copies:
 
     def arrived(self, replica_id: str, source: str) -> Copy:
         """A replica has connected; of an earlier connection of it nothing counts any more."""
+        self.list()  # others may be forgotten by now
         copy = self.known[replica_id] = Copy(replica_id, source, self._broker.host.clock.wall_ms())
         return copy
 
@@ -187,18 +214,21 @@ class Copies:
         return list(self.known.values())
 
 
-def _digest(path: Path) -> tuple[int, str]:
-    """How long a file is, and its hash. In a disk's thread; only real nodes have such files."""
+# In a disk's thread; only real nodes have such files.
+
+
+def _seize(path: Path) -> BinaryIO:
+    """A file whose name is gone; its bytes go with whoever holds it."""
+    file = open(path, "rb")
+    os.unlink(path)
+    return file
+
+
+def _digest(file: BinaryIO) -> tuple[int, str]:
+    """How long a file is, and its hash."""
     digest = hashlib.sha256()
     size = 0
-    with open(path, "rb") as file:
-        while data := file.read(PIECE_BYTES):
-            digest.update(data)
-            size += len(data)
+    while data := file.read(PIECE_BYTES):
+        digest.update(data)
+        size += len(data)
     return size, digest.hexdigest()
-
-
-def _piece(path: Path, at: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(at)
-        return file.read(PIECE_BYTES)

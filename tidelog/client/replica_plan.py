@@ -17,10 +17,12 @@ Rule 4: nothing here opens a connection, sleeps or reads a clock by itself; the 
     lagging       something lacks                       it is applied -> in_sync
 """
 
+import sqlite3
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -62,6 +64,7 @@ from tidelog.copying.protocol import (
 from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, QUEUES_TOPIC
 from tidelog.records import CRC_FROM, Record, decode_batch, iterate_batches
+from tidelog.shards.effects import partition_for
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -142,9 +145,11 @@ class Following:
         self._told = told
         self._greeted = greeted
         self.copy = copy
-        topic = QUEUES_TOPIC if source.bucket is None else source.bucket
-        partition = None if source.bucket is None else source.partition
-        self._place = Place(topic=topic, partition=partition)
+        self._place = (
+            Place(topic=QUEUES_TOPIC, choose=partial(partition_for, source.queue or ""))
+            if source.bucket is None
+            else Place(topic=source.bucket, partition=source.partition)
+        )
         # Where it goes next, and what it asks for.
         self._elsewhere: str | None = None
         self._redirects = 0
@@ -210,6 +215,8 @@ class Following:
                 yield from self._session()
             except ReplicationError as error:
                 self._failed(error)
+            except (OSError, sqlite3.Error) as error:
+                self._failed(SyncFailed(f"{self.copy.path}: {error}"))
             finally:
                 self._is_connected = self._is_caught_up = False
                 self._expected = self._received = 0

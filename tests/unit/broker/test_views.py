@@ -360,11 +360,17 @@ def test_the_files_of_a_view_are_removed_before_the_next_one_of_that_name_is_ope
         await view.reached(1, SECONDS)
         disk, log = bucket.node.broker.host.disk, []
         remove, exists = disk.remove, disk.exists
-        disk.remove = lambda path: (log.append("remove"), remove(path))
-        disk.exists = lambda path: (
-            log.append("open") if "views" in path.parts else 0,
-            exists(path),
-        )[1]
+
+        def noted_remove(path):
+            log.append("remove")
+            remove(path)
+
+        def noted_exists(path):
+            if "views" in path.parts:
+                log.append("open")
+            return exists(path)
+
+        disk.remove, disk.exists = noted_remove, noted_exists
 
         views._drop(view)
         again = views.of(view.partition)

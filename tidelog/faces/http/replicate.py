@@ -361,6 +361,7 @@ class ReplicateWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source: Source
     from_offset: int | None = None
     topic_id: str = ""
+    epoch: int = NO_EPOCH
     snapshots: bool = True
 
 
@@ -382,7 +383,7 @@ async def replicate_lines(call: Call) -> StreamingResponse:
 async def _lines(session: Session, wanted: ReplicateWanted) -> AsyncIterator[bytes]:
     try:
         yield _line(session, await session.greet())
-        sync = Sync(from_offset=wanted.from_offset, topic_id=wanted.topic_id)
+        sync = Sync(from_offset=wanted.from_offset, topic_id=wanted.topic_id, epoch=wanted.epoch)
         yield _line(session, await session.begin(sync))
         async for piece in session.pieces():
             yield b'{"type":"snapshot_piece","data":"%s"}\n' % b64encode(piece)

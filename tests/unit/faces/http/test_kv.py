@@ -123,7 +123,8 @@ def test_pages_go_on_behind_keys_that_are_no_text():
         await node.create("b", cleanup_policy="compact", kv_view="true")
         keys = [b"\0zero", b"a", b"\xfe", b"\xff\xff"]
         await node.produce("b", encode_batch([Record(key=key, value=b"1") for key in keys]))
-        found, after = [], ""
+        found: list[int] = []
+        after: str | None = ""
         while after is not None and len(found) < 9:
             page = (await ask(app, f"/v1/kv/b?limit=1&after={quote(after)}")).json
             found += [one["version"] for one in page["entries"]]
