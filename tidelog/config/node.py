@@ -216,33 +216,32 @@ class NodeConfig:
         least=1,
     )
     replication_stream_batch_size: int = setting(
-        100, "Once there is a replication stream: entries that it sends together, at most.", least=1
+        100, "Entries that the replication stream sends together, at most.", least=1
     )
     replication_stream_batch_timeout_ms: int = setting(
         10,
-        "Once there is a replication stream: how long entries wait for others to go with.",
+        "How long entries of the replication stream wait for others to go with.",
         least=0,
     )
     replication_stream_compression: bool = setting(
-        True, "Once there is a replication stream: whether what it sends is compressed."
+        True, "Whether what the replication stream sends is compressed."
     )
     replication_stream_compression_threshold: int = setting(
-        1024, "Once there is a replication stream: the least bytes that it compresses.", least=0
+        1024, "The least bytes that the replication stream compresses.", least=0
     )
     replication_stream_full_sync_threshold: int = setting(
         10_000,
-        "Once there is a replication stream: a replica that lacks more begins with a snapshot.",
+        "A copy outside of the cluster that lacks more entries begins with a snapshot.",
         least=0,
     )
     replication_stream_heartbeat_interval_ms: int = setting(
         1000,
-        "Once there is a replication stream: how often it says that it lives, if it has nothing "
-        "to send.",
+        "How often the replication stream says that it lives, if it has nothing to send.",
         least=10,
     )
     replication_stream_replica_timeout_secs: int = setting(
         30,
-        "Once there is a replication stream: how long a replica may be silent before it is let go.",
+        "How long a copy outside of the cluster may be silent before it is let go.",
         least=1,
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
