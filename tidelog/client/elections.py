@@ -39,6 +39,7 @@ async def elect(
         places = [TopicPartition(topic, number) for number in numbers or known]
     fates = await client.elect_leaders(kind, places)
     elected = [name for name, fate in fates.items() if fate is None]
+    now: dict[TopicPartition, PartitionInfo] = {}
     for _ in range(ASKED_MAX):
         now = await _partitions(client)
         if all(name not in now or now[name].leader != NO_NODE for name in elected):

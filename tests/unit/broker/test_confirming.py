@@ -51,8 +51,13 @@ class Cluster:
     def confirm(self, seconds: float = 3.0) -> None:
         async def main() -> None:
             tasks = []
+
+            def spawn(work: Any) -> Any:
+                tasks.append(asyncio.ensure_future(work))
+                return tasks[-1]
+
             broker: Any = SimpleNamespace(
-                spawn=lambda work: tasks.append(asyncio.ensure_future(work)) or tasks[-1],
+                spawn=spawn,
                 host=SimpleNamespace(clock=self.clock),
                 member=SimpleNamespace(hub=SimpleNamespace(ask=self._ask)),
                 image=SimpleNamespace(
@@ -189,7 +194,7 @@ def test_a_node_says_nothing_of_what_it_does_not_hold_or_nobody_leads():
 
 
 def told(find):
-    sent = []
+    sent: list[Any] = []
     broker: Any = SimpleNamespace(feeding=SimpleNamespace(find=find))
     place: Any = SimpleNamespace(send=sent.append)
     Confirming(broker)._on_confirm(1, ConfirmLeads(leads=(Lead(9, EPOCH),)), place)

@@ -1,6 +1,7 @@
 """Key-value at one node: decisions, versions, expiry, and views that are folds of the log."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Bucket:
         self.node = node
         self.kv = Services(node.broker).kv
 
-    async def make(self, **config: str) -> "Bucket":
+    async def make(self, **config: Any) -> "Bucket":
         if "b" not in self.node.broker.image.topics:
             await self.node.create("b", cleanup_policy="compact", kv_view="true", **config)
         return self
@@ -320,7 +321,12 @@ def test_what_is_written_together_is_folded_together():
         view = bucket.kv.views.of(bucket.node.broker.partition("b", 0))
         folds = []
         apply = view._store.apply
-        view._store.apply = lambda records, to: (folds.append(to.applied), apply(records, to))
+
+        def noted(records, to):
+            folds.append(to.applied)
+            apply(records, to)
+
+        view._store.apply = noted
 
         for n in range(20):
             await bucket.put(b"k", b"%d" % n)
@@ -339,7 +345,12 @@ def test_a_leader_whose_view_is_made_again_decides_nothing_before_it_is_whole():
         view = bucket.kv.views.of(bucket.node.broker.partition("b", 0))
         resets = []
         reset = view._store.reset
-        view._store.reset = lambda: resets.append(reset()) or resets[0]
+
+        def noted():
+            resets.append(reset())
+            return resets[0]
+
+        view._store.reset = noted
         view._is_wrong = True
         view.poke()
         while not resets:

@@ -1,5 +1,7 @@
 """The overlay: what a leader's log holds beyond its view, transactions among it."""
 
+from typing import Any
+
 from tidelog.log.transactions import find_marker
 from tidelog.records import (
     TRANSACTIONAL,
@@ -32,7 +34,11 @@ class Log:
         self.end = header.next_offset
 
     def put(self, key: bytes, value: bytes | None, *, is_open: bool = False) -> None:
-        more = {"attributes": TRANSACTIONAL, "producer_id": PRODUCER, "producer_epoch": 0}
+        more: dict[str, Any] = {
+            "attributes": TRANSACTIONAL,
+            "producer_id": PRODUCER,
+            "producer_epoch": 0,
+        }
         self._take(encode_batch([Record(key=key, value=value)], **(more if is_open else {})))
 
     def end_transaction(self, *, commits: bool = True) -> None:
