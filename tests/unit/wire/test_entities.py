@@ -123,7 +123,8 @@ def test_an_explanation_is_cut_to_a_length_that_any_client_takes():
 
 
 def test_every_error_has_a_code_that_clients_know_and_retry_as_we_say():
-    for error in errors.BrokerError.__subclasses__():
+    known = [one for one in errors.BrokerError.__subclasses__() if one.__module__ == errors.__name__]
+    for error in known:
         code = ErrorCode(error.code)
 
         assert code.retriable == error.retriable, error
