@@ -111,17 +111,20 @@ class View:
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """What the view says to it, here and now; OffsetNotAvailable if it cannot be asked."""
-        if self._closed_by is not None:
-            raise self._closed_by
-        if not self.is_whole:
-            self.poke()
-            raise OffsetNotAvailable(f"the view of {self.partition.name} is being made")
+        self._check()
         try:
             return question(self._store.reader)
         except sqlite3.Error as error:
             self._suspect(error)
             self.poke()
             raise OffsetNotAvailable(f"the view of {self.partition.name}: {error}") from error
+
+    def _check(self) -> None:
+        if self._closed_by is not None:
+            raise self._closed_by
+        if not self.is_whole:
+            self.poke()
+            raise OffsetNotAvailable(f"the view of {self.partition.name} is being made")
 
     @property
     def shown(self) -> Offset:
@@ -241,10 +244,10 @@ class View:
 
     async def _make_again(self, why: str) -> None:
         _log.warning("%r is made again: %s", self, why)
-        self._position, self._is_open = Position(), False
+        self._position, self._is_wrong = Position(), True  # until that was done, it is tried again
         self._doubt()
         self._position = await self._run(self._store.reset)
-        self._is_wrong, self._is_open = False, True
+        self._is_wrong = False
 
     def _doubt(self) -> None:
         """What is folded now was compacted: before all of that is, it may show what never was."""
@@ -294,7 +297,9 @@ class View:
         """Let a crash cost no more than what is folded from now on."""
         if self.partition.log.start > self._position.start:
             self.poke()  # nobody else tells that the log begins later
-        if self._is_saved or self._is_busy or not self._is_open or self._closed_by is not None:
+        if self._is_saved or self._is_busy or self._is_wrong or not self._is_open:
+            return
+        if self._closed_by is not None:
             return
         self._is_saved = self._is_busy = True
         try:
@@ -307,12 +312,14 @@ class View:
         self.poke()
 
     async def backup(self, path: Path) -> Position:
-        """Copy the view, as it is at one moment, into a file; how far it is there."""
+        """Copy the view, as it is at one moment, into a file; how far it is there.
+
+        OffsetNotAvailable if it cannot be asked: another replica's may be.
+        """
         while self._is_busy and (under_way := self._work) is not None:
             await asyncio.wait([under_way])
             await asyncio.sleep(0)
-        if self._closed_by is not None:
-            raise self._closed_by
+        self._check()
         self._is_busy = True
         try:
             return await self._run(partial(self._store.back_up, path))

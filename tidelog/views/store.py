@@ -156,8 +156,10 @@ class ViewStore:
     def finish(self) -> None:
         """Save and close it."""
         if self.is_open:
-            self._database.save()
-            self.close()
+            try:
+                self._database.save()
+            finally:
+                self.close()
 
     def close(self) -> None:
         if self.is_open:

@@ -308,6 +308,54 @@ def test_a_view_that_cannot_be_read_is_found_to_be_damaged_by_who_asks():
     in_a_bucket(story)
 
 
+class Reluctant:
+    """Databases of which the next ones cannot be opened."""
+
+    def __init__(self, databases, errors):
+        self._databases = databases
+        self.errors = errors
+        self.remove = databases.remove
+
+    def open(self, path):
+        if self.errors:
+            raise self.errors.pop()
+        return self._databases.open(path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        sqlite3.OperationalError("database or disk is full"),
+        sqlite3.DatabaseError("file is not a database"),
+    ],
+)
+def test_a_view_is_made_again_though_the_first_try_fails(error):
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        view = view_of(bucket)
+        await view.reached(1, SECONDS)
+        databases = Reluctant(view._store._databases, [error, error])
+        view._store._databases = databases
+        view._is_wrong = True
+        view.poke()
+        while len(databases.errors) > 1:
+            await asyncio.sleep(0.1)
+        assert not view.is_whole
+        with pytest.raises(OffsetNotAvailable):
+            view.ask(applied_in)
+        with pytest.raises(OffsetNotAvailable):
+            await view.backup(view._store._path.with_suffix(".copy"))
+
+        await view.save()
+        await view.reached(1, bucket.node.clock.monotonic() + 10)
+
+        assert databases.errors == []
+        assert await bucket.get(b"k", strong=False, after=1) == (b"1", 0)
+
+    in_a_bucket(story)
+
+
 def test_what_a_full_disk_has_kept_from_the_log_counts_for_no_condition():
     async def story(bucket):
         disk = bucket.node.broker.host.disk
