@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from tidelog.broker.views import View, readable_records
+from tidelog.broker.folding import readable_records
+from tidelog.broker.views import View
 from tidelog.errors import OffsetNotAvailable, StorageError
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead

@@ -14,26 +14,24 @@ Rule 5: nothing that befalls a view's file is the end of the node: the log has e
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.folding import Fold
 from tidelog.errors import (
     BrokerError,
-    CorruptMessage,
     NotLeader,
     OffsetNotAvailable,
     RequestTimedOut,
     StorageError,
 )
-from tidelog.host import Bytes, Disk, Path
-from tidelog.log.committed import committed_batches
-from tidelog.log.log import ColdRead, Log
-from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.host import Path
+from tidelog.log.log import Log
+from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Offset, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.records import BatchHeader, Record, crc_matches, decode_batch, iterate_batches
 from tidelog.views.store import Kind, Position, ViewStore, applied_in
 
 _log = logging.getLogger(__name__)
@@ -217,7 +215,7 @@ class View:
         if offset == log.start:
             self._made_of = state
         folded = await self._run(
-            _Fold(
+            Fold(
                 store=self._store, disk=self._broker.host.disk,
                 found=log.read(offset, _CHUNK_BYTES, limit) if offset < limit else None,
                 aborted=log.aborted(offset, limit), offset=offset, limit=limit,
@@ -362,75 +360,6 @@ def _is_of(at: Position, log: Log) -> bool:
     if at.applied == 0 or at.epoch == NO_EPOCH or at.applied <= log.start:
         return True
     return log.epochs.epoch_at(at.applied - 1) in (NO_EPOCH, at.epoch)
-
-
-class _Folded(NamedTuple):
-    position: Position
-    has_gaps: bool
-    """Whether records are missing there: they were compacted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fold:
-    """Takes what was read from `offset` on; for a disk's thread."""
-
-    store: ViewStore
-    disk: Disk
-    found: tuple[Sequence[Bytes], int] | ColdRead | None
-    aborted: Sequence[tuple[ProducerId, Offset]]
-    offset: Offset
-    limit: Offset
-    limit_epoch: Epoch
-    """Of what lies before `limit`."""
-    at: Position
-    may_have_gaps: bool
-
-    def perform(self) -> _Folded | None:
-        """Where the view is then; None, and nothing was done, if there are gaps and must not be."""
-        data = self._read()
-        end, epoch, has_gaps = self.offset, self.at.epoch, False
-        if not data and self.offset < self.limit:  # compaction took it all
-            end, epoch, has_gaps = self.limit, self.limit_epoch, True
-        for header, _ in iterate_batches(data):
-            has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
-            end, epoch = header.next_offset, header.leader_epoch
-        if has_gaps and not self.may_have_gaps:
-            return None
-        records = [
-            record
-            for header, batch in committed_batches(data, self.aborted)
-            for record in readable_records(header, batch)
-            if record.offset >= self.offset
-        ]
-        to = replace(self.at, applied=end, epoch=epoch)
-        self.store.apply(records, to)
-        return _Folded(to, has_gaps)
-
-    def _read(self) -> Bytes:
-        """The batches there, up to the first whose bytes are not what was written."""
-        if self.found is None:
-            return b""
-        if not isinstance(self.found, ColdRead):
-            return b"".join(self.found[0])
-        data = self.found.perform_checked(self.disk, has_gaps=True)
-        sound = 0
-        for header, batch in iterate_batches(data):
-            if not crc_matches(batch, header):
-                break
-            sound += header.size
-        assert sound or not data, "the first one was looked at"
-        return memoryview(data)[:sound]
-
-
-def readable_records(header: BatchHeader, batch: memoryview) -> list[Record]:
-    """The records of a sound batch; none if its producer has written what nobody can read."""
-    try:
-        return decode_batch(batch)
-    except CorruptMessage as error:
-        if not crc_matches(batch, header):
-            raise StorageError(str(error)) from error
-        _log.warning("the batch at %d is passed over: %s", header.base_offset, error)
-        return []
 
 
 class Views:

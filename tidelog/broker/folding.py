@@ -1,0 +1,94 @@
+"""One piece of a log taken into a view, in a disk's thread.
+
+Rule 1: a piece is taken whole, with the offset that it leads to, or not at all.
+Rule 2: where records are missing, nothing is taken unless the caller has said that they may be: a
+        view that has older ones would keep what was deleted.
+Rule 3: bytes that are not what was written are never taken; what nobody can read, though it was
+        written so, is passed over.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tidelog.errors import CorruptMessage, StorageError
+from tidelog.host import Bytes, Disk
+from tidelog.log.committed import committed_batches
+from tidelog.log.log import ColdRead
+from tidelog.model import Epoch, Offset, ProducerId
+from tidelog.records import BatchHeader, Record, crc_matches, decode_batch, iterate_batches
+from tidelog.views.store import Position, ViewStore
+
+_log = logging.getLogger(__name__)
+
+
+class Folded(NamedTuple):
+    """What became of a view."""
+
+    position: Position
+    has_gaps: bool
+    """Whether records are missing there: they were compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Takes what was read from `offset` on; for a disk's thread."""
+
+    store: ViewStore
+    disk: Disk
+    found: tuple[Sequence[Bytes], int] | ColdRead | None
+    aborted: Sequence[tuple[ProducerId, Offset]]
+    offset: Offset
+    limit: Offset
+    limit_epoch: Epoch
+    """Of what lies before `limit`."""
+    at: Position
+    may_have_gaps: bool
+
+    def perform(self) -> Folded | None:
+        """Where the view is then; None, and nothing was done, if there are gaps and must not be."""
+        data = self._read()
+        end, epoch, has_gaps = self.offset, self.at.epoch, False
+        if not data and self.offset < self.limit:  # compaction took it all
+            end, epoch, has_gaps = self.limit, self.limit_epoch, True
+        for header, _ in iterate_batches(data):
+            has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
+            end, epoch = header.next_offset, header.leader_epoch
+        if has_gaps and not self.may_have_gaps:
+            return None
+        records = [
+            record
+            for header, batch in committed_batches(data, self.aborted)
+            for record in readable_records(header, batch)
+            if record.offset >= self.offset
+        ]
+        to = replace(self.at, applied=end, epoch=epoch)
+        self.store.apply(records, to)
+        return Folded(to, has_gaps)
+
+    def _read(self) -> Bytes:
+        """The batches there, up to the first whose bytes are not what was written."""
+        if self.found is None:
+            return b""
+        if not isinstance(self.found, ColdRead):
+            return b"".join(self.found[0])
+        data = self.found.perform_checked(self.disk, has_gaps=True)
+        sound = 0
+        for header, batch in iterate_batches(data):
+            if not crc_matches(batch, header):
+                break
+            sound += header.size
+        assert sound or not data, "the first one was looked at"
+        return memoryview(data)[:sound]
+
+
+def readable_records(header: BatchHeader, batch: memoryview) -> list[Record]:
+    """The records of a sound batch; none if its producer has written what nobody can read."""
+    try:
+        return decode_batch(batch)
+    except CorruptMessage as error:
+        if not crc_matches(batch, header):
+            raise StorageError(str(error)) from error
+        _log.warning("the batch at %d is passed over: %s", header.base_offset, error)
+        return []
