@@ -31,6 +31,8 @@ ROOM_PREFIX: Final = "room."
 READ_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 256 * 1024
 SUFFIX: Final = ".copy"
+JOURNAL: Final = "-journal"
+"""SQLite's, beside the file, while a snapshot is made."""
 _SNAPSHOT_SECONDS_MAX: Final = 60.0
 
 
@@ -152,7 +154,7 @@ class Copies:
         directory = broker.root / DIRECTORY
         self._taking.add(name)
         try:
-            await offload.run(partial(self._sweep, directory, frozenset(self._taking)))
+            await offload.run(partial(self._sweep, directory))
             position = await view.backup(directory / name)
             return position, await offload.run(partial(_seize, directory / name))
         except (OSError, sqlite3.Error) as error:
@@ -160,11 +162,13 @@ class Copies:
         finally:
             self._taking.discard(name)
 
-    def _sweep(self, directory: Path, taking: frozenset[str]) -> None:
+    def _sweep(self, directory: Path) -> None:
         """Remove what a crash, or a full disk, has left of snapshots."""
         disk = self._broker.host.disk
         for name in disk.list(directory):
-            if name.endswith((SUFFIX, f"{SUFFIX}-journal")) and name not in taking:
+            snapshot = name.removesuffix(JOURNAL)
+            # Looked at after the listing: a name is taken before there is a file of it.
+            if snapshot.endswith(SUFFIX) and snapshot not in self._taking:
                 disk.remove(directory / name)
 
     async def pieces(self, taken: Taken) -> AsyncIterator[bytes]:
