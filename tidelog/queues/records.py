@@ -66,6 +66,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     """Nobody gets it before that time."""
     count_before: int = 0
     """How often it had been given out when it came into this lane."""
+    delay_ms: int = 0
+    """It is to wait for that long, which is when `not_before_ms` comes if clocks are right."""
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +83,14 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     attributes: dict[str, str] = {}
     key: str | None = None
     not_before_ms: int = 0
+    delay_ms: int = 0
+    """Instead of a time: how long it is to wait, beginning when it is stored."""
+
+    def from_now(self, now_ms: int) -> "About":
+        """With the time at which its wait is over."""
+        if self.delay_ms <= 0:
+            return self
+        return msgspec.structs.replace(self, not_before_ms=now_ms + self.delay_ms)
 
 
 class PlaceOf(NamedTuple):

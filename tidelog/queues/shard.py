@@ -268,8 +268,10 @@ class Shard(PointerRequests):
                     f"{name!r} holds {len(queue)} messages, and may hold "
                     f"{queue.settings.messages_max}; wait until some are done"
                 )
-            numbered = [(queue.take_sequence(), value, about) for value, about in messages]
             made_ms = at.wall_ms
+            numbered = [
+                (queue.take_sequence(), value, about.from_now(made_ms)) for value, about in messages
+            ]
 
             def then(offset: Offset, at: Moment) -> Effects:
                 offsets = list(range(offset, offset + len(numbered)))
@@ -562,7 +564,7 @@ def _settling(queue: WorkQueue, job: Job, kind: str, ms: int, at: Moment) -> Del
                 return queue.to_lane(job, DEAD)
             return Delivery(
                 job.offset, job.count, job.lane, not_before_ms=at.wall_ms + ms,
-                count_before=job.count_before,
+                count_before=job.count_before, delay_ms=ms,
             )  # fmt: skip
         case _:
             return Delivery(job.offset, job.count, job.lane, ms, count_before=job.count_before)

@@ -6,6 +6,8 @@ Rule 2: who has a message has it for a while. When that is over it is given to a
         another count; after too many times it is dead, which is another lane of the same queue.
 Rule 3: how long somebody has had a message is not in the log. After a failover all begin anew.
 Rule 4: in an ordered queue, of the messages of one key only the oldest is given out.
+Rule 5: who is to wait for some time waits no longer than that from when a leader hears of it, even
+        if the clock of the leader that wrote it was wrong.
 
     state      entered by                                     left by
     ---------  ---------------------------------------------  ------------------------------------
@@ -51,6 +53,7 @@ class Job:
     state: State = State.READY
     visibility_ms: int = -1
     not_before_ms: int = 0
+    delay_ms: int = 0
     has_delivery: bool = False
     """Whether the log has a record of how often it was given out, which goes with it."""
 
@@ -102,7 +105,7 @@ class WorkQueue:
     def stored(self, sequence: int, offset: Offset, about: About, made_ms: int, at: Moment) -> Job:
         """A message stands in the log."""
         self.next_sequence = max(self.next_sequence, sequence + 1)
-        job = Job(offset, sequence, about.key, made_ms, not_before_ms=about.not_before_ms)
+        job = _job(offset, sequence, about, made_ms)
         self.jobs[offset] = self.by_sequence[sequence] = job
         self._enter(job, MAIN)
         self.release(job, at)
@@ -113,7 +116,7 @@ class WorkQueue:
         self.next_sequence = max(self.next_sequence, sequence + 1)
         if (older := self.by_sequence.get(sequence)) is not None:
             self.jobs.pop(older.offset, None)
-        job = Job(offset, sequence, about.key, made_ms, not_before_ms=about.not_before_ms)
+        job = _job(offset, sequence, about, made_ms)
         self.jobs[offset] = self.by_sequence[sequence] = job
 
     def replayed_delivery(self, sequence: int, value: Delivery | None) -> None:
@@ -129,7 +132,8 @@ class WorkQueue:
     @staticmethod
     def _apply(job: Job, value: Delivery) -> None:
         job.count, job.count_before, job.lane = value.count, value.count_before, value.lane
-        job.visibility_ms, job.not_before_ms = value.visibility_ms, value.not_before_ms
+        job.visibility_ms = value.visibility_ms
+        job.not_before_ms, job.delay_ms = value.not_before_ms, value.delay_ms
 
     def start(self, at: Moment) -> None:
         """The log is read: whoever has a message has it for as long as he asked for, from now."""
@@ -214,6 +218,8 @@ class WorkQueue:
         """Nobody has it: it may be given out, now or when its time has come."""
         self._timers.cancel(job.offset)
         wait_ms = job.not_before_ms - at.wall_ms
+        if job.delay_ms > 0:
+            wait_ms = min(wait_ms, job.delay_ms)
         if wait_ms > 0:
             job.state = State.DELAYED
             self._timers.set(job.offset, at.now + wait_ms / 1000)
@@ -255,7 +261,10 @@ class WorkQueue:
         The caller releases each of them, or lets it die.
         """
         while (offset := self._timers.pop_due(at.now)) is not None:
-            yield self.jobs[offset]
+            job = self.jobs[offset]
+            if job.state is State.DELAYED and job.delay_ms > 0:
+                job.not_before_ms = job.delay_ms = 0  # it has waited, whatever the time is now
+            yield job
 
     def is_dead(self, job: Job) -> bool:
         """Whether it was given out too often to be given out again."""
@@ -320,6 +329,13 @@ class WorkQueue:
 
     def in_lane(self, lane: int) -> list[Job]:
         return [job for job in self.jobs.values() if job.lane == lane]
+
+
+def _job(offset: Offset, sequence: int, about: About, made_ms: int) -> Job:
+    return Job(
+        offset, sequence, about.key, made_ms, not_before_ms=about.not_before_ms,
+        delay_ms=about.delay_ms,
+    )  # fmt: skip
 
 
 OTHER: dict[int, int] = {MAIN: DEAD, DEAD: MAIN}

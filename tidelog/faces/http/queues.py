@@ -218,14 +218,9 @@ def _about(message: NewMessage, now_ms: int) -> About:
         raise Problem(400, f"a key has up to {TEXT_MAX} characters")
     if message.delay_ms is not None and message.deliver_at_ms is not None:
         raise Problem(400, "give delay_ms or deliver_at_ms, not both")
-    not_before = 0
-    if message.delay_ms is not None:
-        _check("delay_ms", message.delay_ms, 0, 366 * DAY_MS)
-        not_before = now_ms + message.delay_ms
-    if message.deliver_at_ms is not None:
-        _check("deliver_at_ms", message.deliver_at_ms, 0, now_ms + 366 * DAY_MS)
-        not_before = message.deliver_at_ms
-    return About(message.attributes, message.key, not_before)
+    _check("delay_ms", message.delay_ms or 0, 0, 366 * DAY_MS)
+    _check("deliver_at_ms", message.deliver_at_ms or 0, 0, now_ms + 366 * DAY_MS)
+    return About(message.attributes, message.key, message.deliver_at_ms or 0, message.delay_ms or 0)
 
 
 async def receive(call: Call) -> Received:
