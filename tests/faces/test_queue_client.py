@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,8 @@ from tidelog.client import (
     ToPublish,
 )
 from tidelog.faces.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +227,7 @@ def test_a_copy_follows_a_bucket_and_goes_on_after_a_restart(client, node, tmp_p
         with pytest.raises(SyncFailed, match="another replica"):
             EmbeddedReplica(node.http, bucket="config", path=path)
         status = copy.wait(10)
-        assert (status.state, status.lag_entries, status.errors) == ("in_sync", 0, 0)
+        assert (status.state, status.lag_entries, status.errors) == ("in_sync", 0, 0), status
         assert dict(copy.items()) == {f"k{number:02}": number for number in range(30)}
         entry = kv.put("k00", {"new": True})
         copy.wait(entry.token)
@@ -241,6 +246,47 @@ def test_a_copy_follows_a_bucket_and_goes_on_after_a_restart(client, node, tmp_p
         assert [one.full_syncs for one in status.partitions] == [0, 0, 0]
     assert {one.key for one in told} == {f"k{number:02}" for number in range(30)}
     assert told[-1].is_deleted and told[-1].key == "k01"
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3)])
+def test_a_bucket_that_is_made_anew_with_other_partitions_is_copied_anew(
+    client, node, tmp_path, before, after
+):
+    kv = client.kv(f"anew-{before}")
+    kv.create(partitions=before)
+    kv.batch([Put(f"k{number}", number) for number in range(20)])
+    known: dict[str, Any] = {}
+
+    def hear(changes: Any) -> None:
+        for change in changes:
+            known[change.key] = None if change.is_deleted else change.value
+
+    copied = {"bucket": f"anew-{before}", "path": tmp_path / "c", "backoff": 0.01}
+    with EmbeddedReplica(node.http, on_change=hear, **copied) as copy:
+        copy.wait(10)
+        assert len(copy) == 20 and "k7" in copy and "k20" not in copy and 7 not in copy
+
+        kv.drop()
+        kv.create(partitions=after)
+        expected = {f"k{number}": "new" for number in range(0, 30, 2)}
+        entries = kv.batch([Put(key, value) for key, value in expected.items()])
+        wait_until(lambda: dict(copy.items()) == expected, "it is as it was")
+
+        assert len(copy.wait(10).partitions) == after
+        assert [copy.get(f"k{number}") for number in range(4)] == ["new", None, "new", None]
+        assert {key: value for key, value in known.items() if value is not None} == expected
+        assert len(known) == 25 and entries
+        wait_until(lambda: len(list(tmp_path.glob("c/*.db"))) == after, "files are left")
+    assert {one.name for one in tmp_path.glob("c/*.db*")} == {f"{n}.db" for n in range(after)}
+
+
+def test_an_empty_copy_is_a_copy(client, node):
+    client.kv("empty").create()
+
+    with EmbeddedReplica(node.http, bucket="empty") as copy:
+        assert copy  # before it has heard of anything, too
+        copy.wait(10)
+        assert copy and len(copy) == 0 and "k" not in copy
 
 
 def test_a_copy_that_is_far_behind_gets_everything_at_once(client, node, tmp_path):
@@ -285,6 +331,7 @@ def test_a_copy_of_a_queue_has_what_is_not_done(client, node):
         wait_until(lambda: len(copy) == 2, "it has not come")
         found = copy.message(number)
         assert found is not None and (found.value, found.attributes) == ({"b": 1}, {"x": "y"})
+        assert number in copy and number + 99 not in copy and "b" not in copy
         queue.receive(wait=1)[0].ack()
         wait_until(lambda: [one.value for one in copy.messages()] == [{"b": 1}], "it is not gone")
         with pytest.raises(TypeError, match="messages"):
@@ -327,7 +374,31 @@ def test_a_copy_of_nothing_cannot_be_made(wrong):
         EmbeddedReplica("http://127.0.0.1:1", **wrong)
 
 
-# Commands.
+def test_a_copy_whose_thread_dies_keeps_nobody_waiting(monkeypatch, caplog, tmp_path):
+    def options(core: object, connections_max: int) -> Any:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("tidelog.client.replica.options", options)
+
+    with EmbeddedReplica("http://127.0.0.1:1", bucket="b", path=tmp_path / "c") as copy:
+        with pytest.raises(SyncFailed, match=r"not kept any more.*no such thing"):
+            copy.wait(60)
+        assert copy.status().state == "disconnected"
+    assert "is not kept any more" in caplog.text
+
+
+# Commands and examples.
+
+
+def test_the_example_of_settings_runs(node):
+    result = subprocess.run(
+        [sys.executable, "examples/embedded_config.py", "--http", node.http, "--workers", "2"],
+        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "limits is now {'rate': 400}" in result.stdout
+    assert "without a cluster: {'rate': 400}" in result.stdout
 
 
 def test_the_commands_do_what_their_help_says(client, node, tmp_path, capsys, monkeypatch):

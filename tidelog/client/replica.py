@@ -6,11 +6,13 @@
         config.wait(10)
         config.get("limits")          # a few microseconds, from any thread, cluster or not
 
-    replica_plan.py     the copy's half of the replication stream
-    replica_files.py    its files, and how they change
-    replica_reads.py    how they are read
-    replica_cache.py    what is read often
-    replica_changes.py  what became another
+    replica_partitions.py  which partitions a copy has, and which of them are shown
+    replica_plan.py        the copy's half of the replication stream
+    replica_driver.py      performs what that decides
+    replica_files.py       its files, and how they change
+    replica_reads.py       how they are read
+    replica_cache.py       what is read often
+    replica_changes.py     what became another
 
 Rule 1: nothing is decided here. One thread runs the plans of all partitions, and performs their
         effects; reads happen in the threads of their callers.
@@ -26,124 +28,34 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 from uuid import uuid4
 
 import httpx
-import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tidelog.client.http.awaiting import Driver as HttpDriver
-from tidelog.client.http.core import Core, Settings
-from tidelog.client.http.effects import Lost, Send, Wait
+from tidelog.client.http.core import Settings
 from tidelog.client.http.transport import DEFAULT_ADDRESS, make_core, options
-from tidelog.client.http.values import Change, Entry, Seconds, milliseconds
+from tidelog.client.http.values import Entry, Seconds, milliseconds
 from tidelog.client.replica_cache import Recent
+from tidelog.client.replica_driver import SocketDriver
 from tidelog.client.replica_errors import SyncFailed
-from tidelog.client.replica_files import About, Copy, Layout, Lock, take_up
-from tidelog.client.replica_plan import Aside, Connect, Following, Hear, Say, Steps
-from tidelog.client.replica_reads import BucketReads, File, QueueReads
+from tidelog.client.replica_files import About, Layout, Lock, take_up
+from tidelog.client.replica_partitions import OnChange, Partitions
+from tidelog.client.replica_plan import Steps
+from tidelog.client.replica_reads import BucketReads, QueueReads
 from tidelog.client.replica_values import QueuedMessage, ReplicaStatus, overall
-from tidelog.copying.kinds import kind_of
-from tidelog.copying.protocol import BINARY_FORMAT, JSON_FORMAT, HelloAck, Source
+from tidelog.copying.protocol import BINARY_FORMAT, JSON_FORMAT, Source
 
 _log = logging.getLogger(__name__)
 
-D = TypeVar("D")
-
-OnChange = Callable[[Sequence[Change]], None]
-
-MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
-CLOSE_SECONDS_MAX: Final = 1.0
-PING_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 30.0
 CONNECTIONS_MAX: Final = 4
 _END_SECONDS_MAX: Final = 10.0
-
-
-class SocketDriver:
-    """Performs the effects of one plan: a socket, requests, pauses, and work in threads."""
-
-    def __init__(self, http: HttpDriver, core: Core) -> None:
-        self._http = http
-        self._core = core
-        self._socket: ClientConnection | None = None
-
-    async def run(self, plan: Steps[None]) -> None:
-        came: Any = None
-        try:
-            while True:
-                came = await self._perform(plan.send(came))
-        except StopIteration:
-            return
-        finally:
-            plan.close()
-            await self._close()
-
-    async def _perform(self, effect: object) -> Any:
-        match effect:
-            case Hear(seconds_max):
-                return await self._hear(seconds_max)
-            case Say(message):
-                return await self._say(message)
-            case Connect(url):
-                return await self._connect(url)
-            case Aside(work):
-                return await asyncio.to_thread(work)
-            case Wait(_):
-                await self._close()
-                return await self._http.perform(effect)
-            case Send():
-                return await self._http.perform(effect)
-            case _:
-                raise AssertionError(f"{effect} is no effect of a copy")
-
-    async def _connect(self, url: str) -> Lost | None:
-        await self._close()
-        try:
-            self._socket = await connect(
-                url, compression=None, proxy=None, max_size=MESSAGE_BYTES_MAX,
-                open_timeout=self._core.settings.timeout, close_timeout=CLOSE_SECONDS_MAX,
-                ping_interval=PING_SECONDS, ping_timeout=PING_SECONDS,
-            )  # fmt: skip
-        except InvalidStatus as error:
-            return Lost(why=_refusal(error), was_sent=False)
-        except (OSError, TimeoutError, WebSocketException) as error:
-            return Lost(why=str(error) or type(error).__name__, was_sent=False)
-        return None
-
-    async def _say(self, message: bytes) -> None:
-        assert self._socket is not None, "it was connected"
-        try:
-            await self._socket.send(message, text=True)
-        except WebSocketException:
-            pass  # whoever listens next hears of it
-
-    async def _hear(self, seconds_max: float) -> str | bytes | Lost:
-        assert self._socket is not None, "it was connected"
-        try:
-            async with asyncio.timeout(seconds_max):
-                return await self._socket.recv()
-        except TimeoutError:
-            return Lost(why=f"nothing was heard for {seconds_max:g} s", was_sent=True)
-        except WebSocketException as error:
-            return Lost(why=str(error), was_sent=True)
-
-    async def _close(self) -> None:
-        if self._socket is not None:
-            await self._socket.close()
-            self._socket = None
-
-
-def _refusal(error: InvalidStatus) -> str:
-    """What a node answered that opens no socket."""
-    try:
-        return str(msgspec.json.decode(error.response.body or b"")["detail"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return f"it answered with {error.response.status_code}"
 
 
 class Replica:
@@ -170,26 +82,23 @@ class Replica:
         settings = Settings(timeout=timeout, backoff=backoff)
         self._core = make_core(addresses, settings, discover=discover, clock=None, random=None)
         self._source = Source(bucket=bucket, queue=queue)
-        self._format = format
-        self._on_change = on_change
         self._temporary = tempfile.mkdtemp(prefix="tidelog-replica-") if path is None else None
         self._layout = Layout(Path(self._temporary if path is None else path))  # type: ignore[arg-type]
-        self._lock, self._about = self._open(replica_id)
-        self._following: list[Following] = []
-        self._files: tuple[File, ...] = ()
         self._recent = Recent()
-        self._bucket = BucketReads((), self._recent)
-        self._queue = QueueReads(queue or "", ())
         self._changes = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._driver: HttpDriver
-        self._tasks: list[asyncio.Task[None]] = []
         self._is_over: asyncio.Event
         self._is_closed = False
+        self._broken: BaseException | None = None
+        """Why it is not kept any more, though nobody has closed it."""
+        self._lock, about = self._open(replica_id)
         try:
-            self._grow(max(self._about.partitions, 1))
+            self._partitions = Partitions(
+                self._layout, about, self._core, self._recent, format=format, on_change=on_change,
+                told=self._tell,
+            )  # fmt: skip
         except BaseException:
-            self._lock.release()
+            self._leave()
             raise
         ready = threading.Event()
         self._thread = threading.Thread(
@@ -213,7 +122,7 @@ class Replica:
 
     @property
     def replica_id(self) -> str:
-        return self._about.replica_id
+        return self._partitions.about.replica_id
 
     @property
     def path(self) -> Path:
@@ -224,80 +133,48 @@ class Replica:
     def _run(self, ready: threading.Event) -> None:
         try:
             asyncio.run(self._main(ready))
-        except Exception:
-            _log.exception("the copy in %s is not kept any more", self._layout.path)
+        except Exception as error:
+            self._break(error)
+        finally:
+            ready.set()
 
     async def _main(self, ready: threading.Event) -> None:
         self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
         async with httpx.AsyncClient(**options(self._core, CONNECTIONS_MAX)) as http:
-            self._driver = HttpDriver(http, asyncio.sleep)
-            for following in self._following:
-                self._start(following)
+            self._partitions.run(partial(self._start, HttpDriver(http, asyncio.sleep)))
             ready.set()
             await self._is_over.wait()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._partitions.stop()
 
-    def _start(self, following: Following) -> None:
-        driver = SocketDriver(self._driver, self._core)
-        task = asyncio.get_running_loop().create_task(driver.run(following.run()))
-        task.add_done_callback(_report)
-        self._tasks.append(task)
+    def _start(self, http: HttpDriver, plan: Steps[None]) -> "asyncio.Task[None]":
+        driver = SocketDriver(http, self._core)
+        task = asyncio.get_running_loop().create_task(driver.run(plan))
+        task.add_done_callback(self._ended)
+        return task
 
-    def _grow(self, count: int) -> list[Following]:
-        """Keep so many partitions; the new ones among them."""
-        made = []
-        for number in range(len(self._following), count):
-            source = msgspec.structs.replace(self._source, partition=number)
-            kind = kind_of(source)
-            assert kind is not None, "buckets and queues are kept"
-            tells = self._on_change is not None
-            copy = Copy(self._layout.file(number), kind, source, self._recent, tells=tells)
-            copy.open()
-            name = self.replica_id if number == 0 else f"{self.replica_id}/{number}"
-            made.append(
-                Following(
-                    self._core, source, name, copy, format=self._format,
-                    wall=lambda: datetime.now(UTC), changed=self._changed if tells else None,
-                    told=self._tell, greeted=self._greeted,
-                )
-            )  # fmt: skip
-            file = File(self._layout.file(number))
-            copy.on_removed = file.reconnect
-            self._files += (file,)
-        self._following += made
-        self._bucket.files = self._queue.files = self._files
-        return made
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A plan never ends by itself; if it does, there is a bug, and somebody hears of it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
 
-    def _greeted(self, ack: HelloAck) -> None:
-        """A node has said how many partitions there are."""
-        count = 1 if self._source.queue is not None else ack.partitions
-        if count > len(self._following):
-            for following in self._grow(count):
-                self._start(following)
-        if count != self._about.partitions:
-            self._about = msgspec.structs.replace(self._about, partitions=count)
-            self._layout.write_about(self._about)
+    def _break(self, error: BaseException) -> None:
+        _log.error("the copy in %s is not kept any more", self._layout.path, exc_info=error)
+        self._broken = error
+        self._tell()
 
     def _tell(self) -> None:
         with self._changes:
             self._changes.notify_all()
 
-    def _changed(self, changes: Sequence[Change]) -> None:
-        assert self._on_change is not None
-        try:
-            self._on_change(changes)
-        except Exception:
-            _log.exception("on_change of %s failed", self._layout.path)
-
     # Reading.
 
     def status(self) -> ReplicaStatus:
         """How the copy stands: its state, its lag, what failed."""
-        return overall(self.replica_id, tuple(one.status() for one in self._following))
+        return overall(
+            self.replica_id, tuple(one.following.status() for one in self._partitions.all)
+        )
 
-    def get(self, key: str, default: D | None = None) -> Any | D | None:
+    def get(self, key: str, default: Any = None) -> Any:
         """The value of a key of the bucket; `default` if there is none."""
         return self._reads.get(key, default)
 
@@ -321,21 +198,32 @@ class Replica:
         """The message of this id; None if it is done, or has not come yet."""
         return self._queue_reads.message(message_id)
 
+    def __contains__(self, item: object) -> bool:
+        """Whether there is such a key, or a message of this id."""
+        if self._source.queue is not None:
+            return isinstance(item, int) and self.message(item) is not None
+        return isinstance(item, str) and self.version(item) is not None
+
     def __len__(self) -> int:
         """How many keys or messages there are."""
-        return (self._bucket if self._source.queue is None else self._queue).count()
+        kept = self._partitions
+        return (kept.bucket if self._source.queue is None else kept.queue).count()
+
+    def __bool__(self) -> bool:
+        """True: an empty copy is one, too."""
+        return True
 
     @property
     def _reads(self) -> BucketReads:
         if self._source.bucket is None:
             raise TypeError("this is a copy of a queue; ask for messages()")
-        return self._bucket
+        return self._partitions.bucket
 
     @property
     def _queue_reads(self) -> QueueReads:
         if self._source.queue is None:
             raise TypeError("this is a copy of a bucket; ask for keys")
-        return self._queue
+        return self._partitions.queue
 
     # Waiting.
 
@@ -349,13 +237,15 @@ class Replica:
                 left = deadline - time.monotonic()
                 if self._is_closed:
                     raise SyncFailed("this copy is closed")
+                if self._broken is not None:
+                    raise SyncFailed(f"this copy is not kept any more: {self._broken!r}")
                 if left <= 0:
                     self._raise_late(until if is_token else "in sync", seconds)  # type: ignore[arg-type]
                 self._changes.wait(left)
         return self.status()
 
     def _is_in_sync(self) -> bool:
-        return bool(self._about.partitions) and self.status().state == "in_sync"
+        return self._partitions.is_shown and self.status().state == "in_sync"
 
     def _has(self, token: str) -> Callable[[], bool]:
         partition, _, offset = token.partition(":")
@@ -364,15 +254,17 @@ class Replica:
         number, wanted = int(partition), int(offset)
 
         def is_there() -> bool:
-            if number >= len(self._following):
+            kept = self._partitions.all
+            if number >= len(kept) or not self._partitions.is_shown:
                 return False
-            copy = self._following[number].copy
+            copy = kept[number].copy
             return copy.is_whole and copy.applied >= wanted
 
         return is_there
 
     def _raise_late(self, wanted: str, seconds: Seconds) -> None:
-        errors = [one.last_error for one in self._following if one.last_error is not None]
+        all_errors = (one.following.last_error for one in self._partitions.all)
+        errors = [error for error in all_errors if error is not None]
         status = self.status()
         late = f"not {wanted} after {_seconds(seconds):g} s, but {status.state}"
         if errors and status.state != "in_sync":
@@ -390,14 +282,14 @@ class Replica:
         self._is_closed = True
         atexit.unregister(self._end)
         if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._is_over.set)
+            with suppress(RuntimeError):  # it has just ended by itself
+                self._loop.call_soon_threadsafe(self._is_over.set)
             self._thread.join(_END_SECONDS_MAX)
         self._tell()
-        with self._recent.changing(None):
-            for file in self._files:
-                file.close()
-        for following in self._following:  # who writes closes last, and leaves one file of each
-            following.copy.close()
+        self._partitions.close()
+        self._leave()
+
+    def _leave(self) -> None:
         self._lock.release()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -459,9 +351,3 @@ def _new_id() -> str:
 
 def _seconds(time: Seconds) -> float:
     return time.total_seconds() if isinstance(time, timedelta) else time
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    """A plan never ends by itself: if it does, there is a bug, and somebody should hear of it."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a copy is not kept any more", exc_info=error)

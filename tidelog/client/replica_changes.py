@@ -91,6 +91,13 @@ class Difference:
         self._database.close()
 
 
+def deletion_of(key: str, version: int) -> Change:
+    """A key is gone."""
+    return Change(
+        key=key, value=None, version=version, is_deleted=True, cursor=None, expires_at_ms=None
+    )
+
+
 def _change(key: bytes, value: bytes | None, version: int, expires: int | None) -> Change:
     return Change(
         key=key_text(key), value=None if value is None else value_of(value), version=version,

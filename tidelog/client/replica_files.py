@@ -9,7 +9,7 @@ Rule 3: one process writes a copy; any number of them read it.
 
 # directory := PARTITION.db*, replica.json, lock          for a path that does not end in ".db"
 #            | NAME.db, NAME.PARTITION.db*, NAME.json, NAME.lock      beside each other, otherwise
-# json      := {"replica_id", "source", "partitions"}
+# json      := {"replica_id", "source", "partitions", "topic_id"}
 
 import fcntl
 import hashlib
@@ -51,6 +51,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     partitions: int = 0
     """0 before it has heard of them."""
+    topic_id: str = ""
+    """Of what it has that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +219,9 @@ class Copy:
                 raise _Damaged
             self._adopt(found.topic)
         except _Damaged:
-            self._discard()
+            self.discard()
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Throw everything away, and begin anew."""
         if self._store is not None:
             self._store.close()
@@ -256,7 +258,7 @@ class Copy:
         except (sqlite3.Error, OSError) as error:
             is_damaged = isinstance(error, sqlite3.DatabaseError)
             if is_damaged and not isinstance(error, sqlite3.OperationalError):
-                self._discard()
+                self.discard()
             raise SyncFailed(f"{self.path}: {error}") from error
         self.position = to
 
@@ -289,7 +291,7 @@ class Copy:
         except ReplicationError as error:
             return error
         except _Damaged:
-            self._discard()
+            self.discard()
             return SyncFailed(f"{self.path} is damaged")
         except (sqlite3.Error, OSError) as error:
             return SyncFailed(f"{self.path}: {error}")

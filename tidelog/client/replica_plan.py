@@ -162,6 +162,9 @@ class Following:
         # How it stands.
         self._node: str | None = None
         self._is_connected = False
+        self._topic = ""
+        """What the node copies from."""
+        self._is_doubted = False
         self._is_caught_up = False
         self._current: int | None = None
         self._start = 0
@@ -198,6 +201,10 @@ class Following:
             last_sync=self._last_sync,
         )  # fmt: skip
 
+    def doubt(self, topic: str) -> None:
+        """Another node tells of this topic; if that is not what this one gets, it asks again."""
+        self._is_doubted = self._is_connected and self._topic != topic
+
     def _state(self, lag: int) -> State:
         if not self._is_connected:
             return "disconnected"
@@ -218,7 +225,7 @@ class Following:
             except (OSError, sqlite3.Error) as error:
                 self._failed(SyncFailed(f"{self.copy.path}: {error}"))
             finally:
-                self._is_connected = self._is_caught_up = False
+                self._is_connected = self._is_caught_up = self._is_doubted = False
                 self._expected = self._received = 0
                 self.copy.abandon()
                 self._is_behind()
@@ -286,7 +293,7 @@ class Following:
                 yield from core.look(self._place)
 
     def _welcome(self, ack: HelloAck) -> None:
-        self._is_connected = True
+        self._is_connected, self._topic, self._is_doubted = True, ack.topic_id, False
         self._connections += 1
         self._current = ack.current_offset
         self._start = ack.log_oldest_offset
@@ -311,6 +318,8 @@ class Following:
     def _checked(self, heard: Heard) -> str | bytes:
         if isinstance(heard, Lost):
             raise ConnectionFailed(f"{self._node}: {heard.why}")
+        if self._is_doubted:
+            raise ConnectionFailed(f"{self._node} sends another {self._place.topic} than others do")
         return heard
 
     def _decoded(self, heard: str | bytes) -> FromNode:

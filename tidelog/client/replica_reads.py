@@ -9,8 +9,9 @@ Rule 3: what was never whole cannot be asked: an empty answer would look like an
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from tidelog.views.kv import Entry as StoredEntry
 from tidelog.views.kv import scan
 from tidelog.wire.partitioner import partition_for
 
-D = TypeVar("D")
+T = TypeVar("T")
 
 PAGE: Final = 1000
 _UNKNOWN: Final = b"unknown"
@@ -42,6 +43,10 @@ _MESSAGE: Final = (
 
 _decode: Final = msgspec.json.Decoder().decode
 _decode_attributes: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class Gone(SyncFailed):
+    """The bucket was made anew, and has no such partition."""
 
 
 class _Held:
@@ -72,6 +77,18 @@ class File:
         self._held: weakref.WeakSet[_Held] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_gone = False
+
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """What it says to this thread; SyncFailed if there is nothing to ask."""
+        while True:
+            connection = self.connection
+            try:
+                return question(connection)
+            except sqlite3.ProgrammingError:
+                if connection is self.connection:
+                    raise
+                # It became another file meanwhile.
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -84,6 +101,8 @@ class File:
 
     def _connect(self) -> sqlite3.Connection:
         with self._lock:
+            if self._is_gone:
+                raise Gone("this partition is not there any more")
             if self._is_closed:
                 raise SyncFailed("this copy is closed")
             try:
@@ -108,6 +127,11 @@ class File:
 
     def close(self) -> None:
         self._is_closed = True
+        self.reconnect()
+
+    def retire(self) -> None:
+        """The partition is not there any more; who reads looks at what is."""
+        self._is_gone = True
         self.reconnect()
 
 
@@ -139,60 +163,83 @@ class BucketReads:
         self.files = files
         self._recent = recent
 
-    def _number(self, key: bytes) -> int:
-        count = len(self.files)
-        return 0 if count == 1 else partition_for(key, count)
-
-    def get(self, key: str, default: D | None = None) -> Any | D | None:
+    def get(self, key: str, default: Any = None) -> Any:
         data, recent = key_bytes(key), self._recent
         if recent is None:
-            value = self._read(data)
+            value = self._of(data, _VALUE)
         else:
             value = recent.values.get(data, _UNKNOWN)
             if value is _UNKNOWN:
                 stamp = recent.stamp
-                value = self._read(data)
+                value = self._of(data, _VALUE)
                 recent.note(data, value, stamp)
         return default if value is None else value_of(value)
 
-    def _read(self, key: bytes) -> bytes | None:
-        found = self.files[self._number(key)].connection.execute(_VALUE, (key,)).fetchone()
+    def version(self, key: str) -> int | None:
+        found: int | None = self._of(key_bytes(key), _VERSION)
+        return found
+
+    def _of(self, key: bytes, statement: str) -> Any:
+        """The one column of a key; None if there is none."""
+        found = self._ask(
+            lambda files: files[number_of(key, len(files))].ask(
+                lambda database: database.execute(statement, (key,)).fetchone()
+            )
+        )
         return None if found is None else found[0]
 
-    def version(self, key: str) -> int | None:
-        data = key_bytes(key)
-        found = self.files[self._number(data)].connection.execute(_VERSION, (data,)).fetchone()
-        return None if found is None else int(found[0])
+    def _ask(self, question: Callable[[tuple[File, ...]], T]) -> T:
+        while True:
+            files = self.files
+            try:
+                return question(files)
+            except Gone:
+                if files is self.files:
+                    raise
 
     def scan(self, prefix: str = "") -> Iterator[Entry]:
         begins = key_bytes(prefix)
-        of_each = (self._pages(number, begins) for number in range(len(self.files)))
+        of_each = (_pages(number, file, begins) for number, file in enumerate(self.files))
         for number, found in merge(*of_each, key=lambda one: one[1].key):
             yield Entry(
                 key=key_text(found.key), value=value_of(found.value or b""), version=found.version,
                 expires_at_ms=found.expires_at_ms, token=f"{number}:{found.version + 1}",
             )  # fmt: skip
 
-    def _pages(self, number: int, prefix: bytes) -> Iterator[tuple[int, StoredEntry]]:
-        after: bytes | None = None
-        while True:
-            with closing(scan(self.files[number].connection, prefix, after)) as found:  # type: ignore[type-var]
-                page = list(islice(found, PAGE))
-            for one in page:
-                yield number, one
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
-
     def items(self) -> Iterator[tuple[str, Any]]:
         for entry in self.scan():
             yield entry.key, entry.value
 
     def count(self) -> int:
-        return sum(
-            int(file.connection.execute("SELECT count(*) FROM entries").fetchone()[0])
-            for file in self.files
-        )
+        return self._ask(lambda files: sum(file.ask(_count) for file in files))
+
+
+def number_of(key: bytes, count: int) -> int:
+    """In which of so many partitions a key is."""
+    return 0 if count == 1 else partition_for(key, count)
+
+
+def _pages(number: int, file: File, prefix: bytes) -> Iterator[tuple[int, StoredEntry]]:
+    after: bytes | None = None
+    while True:
+        try:
+            page = file.ask(partial(_page, prefix, after))
+        except Gone:
+            return  # and so is what it had
+        for one in page:
+            yield number, one
+        if len(page) < PAGE:
+            return
+        after = page[-1].key
+
+
+def _page(prefix: bytes, after: bytes | None, database: sqlite3.Connection) -> list[StoredEntry]:
+    with closing(scan(database, prefix, after)) as found:  # type: ignore[type-var]
+        return list(islice(found, PAGE))
+
+
+def _count(database: sqlite3.Connection) -> int:
+    return int(database.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
 class QueueReads:
@@ -203,7 +250,8 @@ class QueueReads:
         self.files = files
 
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self.files[0].connection.execute(statement, (self._queue, *values)).fetchall()
+        asked = (self._queue, *values)
+        return self.files[0].ask(lambda database: database.execute(statement, asked).fetchall())
 
     def message(self, message_id: int) -> QueuedMessage | None:
         found = self._execute(f"{_MESSAGE} AND id = ?", message_id)

@@ -380,6 +380,23 @@ def test_a_bucket_that_was_made_anew_is_copied_anew(make):
     assert told[-2:] == [("n", 1, False), ("k", None, True)]
 
 
+def test_a_copy_asks_again_when_others_are_told_of_another_topic(make):
+    stage = make()
+    stage.play(WHOLE)
+
+    stage.following.doubt(stage.copy.topic)
+    stage.hear(frame(TWO))
+    assert stage.following.status().errors == 0
+    stage.following.doubt(OTHER_TOPIC)
+    stage.hear(heartbeat(2))
+
+    assert stage.following.status().last_error is not None
+    new = snapshot(put("new", b"1", 0), applied=1, topic=OTHER_TOPIC)
+    stage.play([hello_ack(1, topic_id=OTHER_TOPIC), *new])
+    assert stage.copy.topic == OTHER_TOPIC
+    assert [key for key, _, _ in stage.rows()] == [b"new"]
+
+
 def test_an_offset_that_stays_unknown_means_that_the_log_has_gone_back(make):
     stage = make()
     gone = [hello_ack(1), failed("OffsetNotFound")]
