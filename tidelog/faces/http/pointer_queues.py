@@ -14,9 +14,8 @@ import msgspec
 from tidelog.broker.queues import AppendWork, CreateWork, LookWork, ReadNextWork
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.problems import Problem
-from tidelog.faces.http.queues import PARAMS, SECONDS, SYNC_TIMEOUT_MS
-from tidelog.faces.http.writes import IDEMPOTENCY_KEY, KEY_MAX
-from tidelog.queues.records import request_hash
+from tidelog.faces.http.queues import PARAMS, SECONDS, request_of
+from tidelog.faces.http.writes import seconds_of
 
 CLIENT_MAX: Final = 256
 LISTED_MAX: Final = 1000
@@ -75,9 +74,9 @@ class AllPointers(msgspec.Struct, kw_only=True):
 
 
 async def create_queue(call: Call) -> QueueMade:
-    queues, request = call.node.services.queues, _request(call)
+    queues, request = call.node.services.queues, request_of(call)
     place = await queues.place_for_new(request)
-    done = await queues.have_done(place, CreateWork(request=request), seconds=_seconds(call))
+    done = await queues.have_done(place, CreateWork(request=request), seconds=seconds_of(call))
     assert done.number is not None, "a queue that was made has an id"
     return QueueMade(queue_id=done.number)
 
@@ -85,9 +84,12 @@ async def create_queue(call: Call) -> QueueMade:
 async def append(call: Call) -> Appended:
     wanted: AppendWanted = call.body
     queues = call.node.services.queues
-    work = AppendWork(queue_id=wanted.queue_id, value=bytes(wanted.value), request=_request(call))
+    work = AppendWork(
+        queue_id=wanted.queue_id, value=bytes(wanted.value),
+        request=request_of(call, wanted.queue_id),
+    )  # fmt: skip
     place = await queues.place_of_id(_id(wanted.queue_id))
-    done = await queues.have_done(place, work, seconds=_seconds(call))
+    done = await queues.have_done(place, work, seconds=seconds_of(call))
     assert done.number is not None, "a message that was appended has an id"
     return Appended(message_id=done.number)
 
@@ -97,9 +99,12 @@ async def read(call: Call) -> ReadMessage:
     if not 0 < len(wanted.client_id) <= CLIENT_MAX:
         raise Problem(400, f"client_id has 1 to {CLIENT_MAX} characters")
     queues = call.node.services.queues
-    work = ReadNextWork(queue_id=wanted.queue_id, client=wanted.client_id, request=_request(call))
+    work = ReadNextWork(
+        queue_id=wanted.queue_id, client=wanted.client_id,
+        request=request_of(call, wanted.queue_id, wanted.client_id),
+    )  # fmt: skip
     place = await queues.place_of_id(_id(wanted.queue_id))
-    found = (await queues.have_done(place, work, seconds=_seconds(call))).messages
+    found = (await queues.have_done(place, work, seconds=seconds_of(call))).messages
     if not found:
         return ReadMessage(message_id=None, value=None)
     return ReadMessage(message_id=found[0].offset, value=msgspec.Raw(found[0].value))
@@ -207,18 +212,6 @@ def _id(queue_id: int) -> int:
     if not 0 <= queue_id < 2**62:
         raise Problem(404, f"there is no queue {queue_id}; POST /create_queue makes one")
     return queue_id
-
-
-def _request(call: Call) -> bytes:
-    key = call[IDEMPOTENCY_KEY.name]
-    if key is not None and not 0 < len(key) <= KEY_MAX:
-        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
-    return request_hash(None if key is None else f"{call.operation.path} {key}")
-
-
-def _seconds(call: Call) -> float:
-    found: float = call[SYNC_TIMEOUT_MS.name] / 1000
-    return found
 
 
 # What is no more.

@@ -22,10 +22,10 @@ from tidelog.broker.queues import (
     ReceiveWork,
     SettleWork,
 )
-from tidelog.faces.http.api import Call, Operation, Param, json_answer
+from tidelog.faces.http.api import Call, Operation, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
-from tidelog.faces.http.writes import IDEMPOTENCY_KEY, KEY_MAX
+from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
 from tidelog.model import topic_name_problem
 from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
 
@@ -37,10 +37,6 @@ RECEIVED_AT_ONCE: Final = 100
 ATTRIBUTES_MAX: Final = 32
 TEXT_MAX: Final = 1024
 
-SYNC_TIMEOUT_MS: Final = Param(
-    name="sync_timeout_ms", kind=int, default=30_000, least=1, most=300_000,
-    doc="How long to wait until it is stored; then 504 says that nobody knows.",
-)  # fmt: skip
 PARAMS: Final = (IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS)
 
 
@@ -325,10 +321,15 @@ def _named(call: Call) -> tuple[str, int]:
 
 
 def _request(call: Call) -> bytes:
-    key = call[IDEMPOTENCY_KEY.name]
-    if key is not None and not 0 < len(key) <= KEY_MAX:
-        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
-    return request_hash(key)
+    return request_of(call, call.path["queue"])
+
+
+def request_of(call: Call, *what: object) -> bytes:
+    """What this request is known by; equal keys of other requests, or for others, are apart."""
+    key = key_of(call)
+    if key is None:
+        return b""
+    return request_hash("\0".join([call.operation.path, *map(str, what), key]))
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:
@@ -339,8 +340,7 @@ def _check(name: str, value: int, least: int, most: int) -> None:
 async def _do(call: Call, work: QueueWork, *, more_seconds: float = 0.0) -> QueueAnswer:
     queues = call.node.services.queues
     place = await queues.place_of(work.name)  # type: ignore[attr-defined]
-    seconds = call.params.get(SYNC_TIMEOUT_MS.name, SECONDS * 1000) / 1000
-    return await queues.have_done(place, work, seconds=seconds + more_seconds)
+    return await queues.have_done(place, work, seconds=seconds_of(call) + more_seconds)
 
 
 _MISSING: Final = {404: "There is no such queue."}

@@ -40,15 +40,26 @@ class Wanted(NamedTuple):
 
 def wanted_of(call: Call, scope: str = "") -> Wanted:
     """What a request with `WRITE_PARAMS` asks for; `scope` keeps equal keys of others apart."""
-    key = call[IDEMPOTENCY_KEY.name]
-    if key is not None and not 0 < len(key) <= KEY_MAX:
-        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
-    copies, timeout_ms = call[MIN_REPLICAS_ACK.name], call[SYNC_TIMEOUT_MS.name]
+    key, copies = key_of(call), call[MIN_REPLICAS_ACK.name]
     config = call.broker.config
     if copies is None and config.http_min_replicas_ack >= 0:
         copies = config.http_min_replicas_ack
     return Wanted(
         once=once_of(None if key is None else f"{scope}\0{key}"),
         copies=copies,
-        seconds=(config.http_sync_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
+        seconds=seconds_of(call),
     )
+
+
+def key_of(call: Call) -> str | None:
+    """The key by which a request is known when it comes again."""
+    key: str | None = call[IDEMPOTENCY_KEY.name]
+    if key is not None and not 0 < len(key) <= KEY_MAX:
+        raise Problem(400, f"Idempotency-Key has 1 to {KEY_MAX} characters")
+    return key
+
+
+def seconds_of(call: Call) -> float:
+    """How long a request may take that writes."""
+    asked_ms: int | None = call.params.get(SYNC_TIMEOUT_MS.name)
+    return (call.broker.config.http_sync_timeout_ms if asked_ms is None else asked_ms) / 1000

@@ -141,3 +141,28 @@ def test_a_request_that_is_repeated_with_its_key_has_the_same_answer():
         assert (await post(app, "/read", me)).json["message_id"] is None
 
     with_an_app(story)
+
+
+def test_a_key_names_one_request_to_one_queue():
+    async def story(app):
+        names = [f"q{number}" for number in range(20)]  # more than there are partitions
+        message = {"messages": [{"value": 1}]}
+        for name in names:
+            await post(app, f"/v1/queues/{name}", method="PUT")
+            await post(app, f"/v1/queues/{name}/messages", message, key="k")
+        for name in names:
+            got = await post(app, f"/v1/queues/{name}/receive", {}, key="k")
+            [one] = got.json["messages"]
+            done = await post(
+                app, f"/v1/queues/{name}/ack", {"receipts": [one["receipt"]]}, key="k"
+            )
+            assert done.json["results"][0]["outcome"] == "done"
+
+        ids = [(await post(app, "/create_queue")).json["queue_id"] for _ in names]
+        for queue_id in ids:
+            await post(app, "/append", {"queue_id": queue_id, "value": queue_id}, key="k")
+            for client in ("a", "b"):
+                read = {"queue_id": queue_id, "client_id": client}
+                assert (await post(app, "/read", read, key="k")).json["value"] == queue_id
+
+    with_an_app(story)
