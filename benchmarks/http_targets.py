@@ -6,6 +6,8 @@ Rule 2: for the lag, requests are due at fixed times, whether or not earlier one
         request's time begins when it was due.
 Rule 3: a batch *lags* from the moment the leader's own file has it until the last replica's file
         has it. Files are looked at every half millisecond.
+Rule 4: where disks are waited for, beside it stands what a plain append of a batch's size and a
+        sync took right before: a disk that stalls is seen as one.
 """
 
 import gc
@@ -23,6 +25,7 @@ from benchmarks.closed import Target, ask_closed, http_answer
 from benchmarks.cluster import Cluster, cluster_of
 from benchmarks.http_requests import MANY, records_request
 from benchmarks.latency import BEHIND_SECONDS_MAX, WARM_UP_SECONDS
+from benchmarks.limits import sync_latency_ms
 from benchmarks.pump import connect
 from benchmarks.report import Measured, Result, result
 from tidelog.client.load import percentiles
@@ -31,8 +34,11 @@ NAME: Final = "http"
 NODES: Final = 4
 RATE: Final = 10_000
 INTERVAL_SECONDS: Final = MANY / RATE
+BATCH_BYTES: Final = 11_000
+"""About what a request's records take in the log."""
 CONNECTIONS: Final = 16
-DURABILITIES: Final = ("fsync", "replicated")
+SYNCED: Final = "fsync"
+DURABILITIES: Final = (SYNCED, "replicated")
 LOOK_SECONDS: Final = 0.0005
 FIGURES: Final = {"p50": "p50", "p95": "p95", "p99": "p99", "max": "the slowest"}
 TARGETS: Final = {"p95": "< 10 ms", "max": "< 100 ms"}
@@ -55,6 +61,11 @@ def measure_targets(bench: Bench, measured: Measured, steps: Steps) -> None:
                 measured.add(("targets", durability, "rate"), MANY * timed.per_second)
                 steps.begin(f"{NODES} replicas, {durability}: {RATE:,} writes/s")
                 bench.settle()
+                if durability == SYNCED:
+                    syncs = sync_latency_ms(bench.directory, bench.limit_seconds, BATCH_BYTES)
+                    for figure in FIGURES:
+                        measured.add(("targets", durability, "sync", figure), syncs[figure])
+                    bench.settle()
                 writes = OpenWrites(cluster, durability, 2 * bench.subject_seconds)
                 for what, found in writes.run().items():
                     for figure in FIGURES:
@@ -78,11 +89,20 @@ def target_results(measured: Measured) -> list[Result]:
                     result(
                         NAME, f"{case}, {RATE:,} records/s: {what} {title}",
                         measured.of(("targets", durability, what, figure)), "ms",
+                        limits=_syncs(measured, durability, what, figure),
+                        limit_name=f"append {BATCH_BYTES // 1000} KB + fdatasync, {title}",
                         target=TARGETS.get(figure, "") if what == "lag" else "",
                         share=1.0 if figure == "max" else 0.5,
                     )
                 )  # fmt: skip
     return rows
+
+
+def _syncs(measured: Measured, durability: str, what: str, figure: str) -> list[float]:
+    """What a plain disk took right before; nothing for what waits for none."""
+    if durability != SYNCED or what == "sent":
+        return []
+    return measured.of(("targets", durability, "sync", figure))
 
 
 class OpenWrites:
