@@ -4,7 +4,8 @@ Rule 1: all partitions of a request are one decision; what is refused of it is t
         rest is done.
 Rule 2: an answer means that the move has begun. The active controller completes it.
 Rule 3: where an answer was lost on the way, the decision may find its own change made; that is no
-        error.
+        error. Where none was lost, nothing of it was done: a move that has ended meanwhile, or that
+        somebody else has cancelled, is not there to be cancelled.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,6 @@ from tidelog.errors import (
     BrokerIdNotRegistered,
     InvalidReplicationFactor,
     InvalidRequest,
-    NoReassignmentInProgress,
 )
 from tidelog.model import NodeId, TopicPartition
 
@@ -69,7 +69,9 @@ async def _alter(
 ) -> dict[TopicPartition, BrokerError | None]:
     """What became of each partition."""
     fates: dict[TopicPartition, BrokerError | None] = {}
-    cancelled: set[TopicPartition] = set()
+    proposed: dict[TopicPartition, PartitionChanged] = {}
+    """How moves were to be cancelled, by an earlier decision."""
+    lost_before = broker.metadata.replies_lost
 
     def decide(image: ClusterImage) -> list[PartitionChanged]:
         fates.clear()
@@ -80,16 +82,16 @@ async def _alter(
             try:
                 place = find_place(image, name)
                 if target is None:
-                    records.append(reassignment.cancel(place, electorate))
-                    cancelled.add(name)
+                    is_lost = broker.metadata.replies_lost != lost_before
+                    if not (is_lost and _is_done(place, proposed.get(name))):
+                        proposed[name] = reassignment.cancel(place, electorate)
+                        records.append(proposed[name])
                     continue
                 if not may_resize:
                     _check_size(place, target)
                 record = reassignment.begin(place, target, image, electorate)
                 if record is not None:
                     records.append(record)
-            except NoReassignmentInProgress as error:
-                fates[name] = None if name in cancelled else error
             except BrokerError as error:
                 fates[name] = error
         return records
@@ -97,6 +99,13 @@ async def _alter(
     await broker.metadata.change(decide)
     await broker.acted()
     return fates
+
+
+def _is_done(place: Place, proposed: PartitionChanged | None) -> bool:
+    """Whether it moves no more and is where the cancelled move was to leave it: not at its end."""
+    if proposed is None or place.partition.is_moving or str(place.topic.id) != proposed.topic:
+        return False
+    return set(place.partition.replicas) == set(proposed.state.replicas)
 
 
 def _check_size(place: Place, target: Sequence[NodeId]) -> None:

@@ -139,6 +139,87 @@ def test_a_move_whose_last_replica_comes_in_sync_is_completed_by_the_controller(
     on_a_node(story)
 
 
+async def moving(node):
+    """The partition t-0 moves to broker 2."""
+    await node.create("t")
+    await with_broker(node, 2)
+    assert await altered(node, ("t", 0, [2])) == {("t", 0): 0}
+
+
+def between(node, monkeypatch, happens, *, is_lost=False):
+    """A first decision is stale, or its answer is lost; this happens before the second."""
+    metadata = node.broker.metadata
+    change = metadata.change
+
+    async def decide_twice(decide):
+        monkeypatch.setattr(metadata, "change", change)
+        if is_lost:
+            metadata.replies_lost += 1
+            await happens(decide)
+        else:
+            decide(metadata.image)
+            await happens()
+        return await change(decide)
+
+    monkeypatch.setattr(metadata, "change", decide_twice)
+
+
+def test_a_cancel_that_comes_after_the_end_of_a_move_is_not_told_as_one(monkeypatch):
+    async def story(node):
+        async def complete():
+            await with_change(node, in_sync=frozenset({1, 2}))
+            await until_it_moves_no_more(node)
+
+        await moving(node)
+        between(node, monkeypatch, complete)
+
+        assert await altered(node, ("t", 0, None)) == {("t", 0): NOT_MOVING}
+        assert partition(node).replicas == (2,)
+
+    on_a_node(story)
+
+
+def test_a_cancel_whose_answer_was_lost_on_the_way_is_told_as_done(monkeypatch):
+    async def story(node):
+        await moving(node)
+        between(node, monkeypatch, node.broker.metadata.change, is_lost=True)
+
+        assert await altered(node, ("t", 0, None)) == {("t", 0): 0}
+        assert partition(node).replicas == (1,)
+
+    on_a_node(story)
+
+
+def test_a_cancel_that_never_arrived_does_not_count_when_the_move_has_ended(monkeypatch):
+    async def story(node):
+        async def lose_it(decide):
+            decide(node.broker.metadata.image)
+            await with_change(node, in_sync=frozenset({1, 2}))
+            await until_it_moves_no_more(node)
+
+        await moving(node)
+        between(node, monkeypatch, lose_it, is_lost=True)
+
+        assert await altered(node, ("t", 0, None)) == {("t", 0): NOT_MOVING}
+        assert partition(node).replicas == (2,)
+
+    on_a_node(story)
+
+
+def test_a_cancel_that_another_was_faster_with_finds_nothing_to_cancel(monkeypatch):
+    async def story(node):
+        async def cancel():
+            assert await altered(node, ("t", 0, None)) == {("t", 0): 0}
+
+        await moving(node)
+        between(node, monkeypatch, cancel)
+
+        assert await altered(node, ("t", 0, None)) == {("t", 0): NOT_MOVING}
+        assert partition(node).replicas == (1,)
+
+    on_a_node(story)
+
+
 def test_a_replica_that_has_moved_away_leaves_no_files():
     async def story(node):
         await node.create("t")
