@@ -7,43 +7,33 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.queue_values import Values
 from tidelog.broker.serving import Work
 from tidelog.broker.shards import ShardDriver, ShardKeeper
 from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
-    CorruptMessage,
     LeaderNotAvailable,
     NotCoordinator,
     OutcomeUnknown,
 )
-from tidelog.host import Bytes, Disk
-from tidelog.log.log import ColdRead
 from tidelog.model import QUEUES_TOPIC, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.queues.records import DEAD, MAIN, About, Settings, about_of
 from tidelog.queues.shard import Given, Settled, Shard
-from tidelog.records import (
-    BatchHeader,
-    Record,
-    decode_batch,
-    iterate_batches,
-    iterate_records,
-)
+from tidelog.records import BatchHeader, Record, decode_batch
 from tidelog.shards.effects import Moment, Token, partition_for
 
 DEAD_SUFFIX: Final = ".dead"
 """What nobody managed to do is a queue of its own name."""
-_READ_BYTES: Final = 64 * 1024
 _GRACE_SECONDS: Final = 0.05
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -149,6 +139,7 @@ class QueuesDriver(ShardDriver[Shard]):
         super().__init__(broker, partition)
 
     def _new_shard(self) -> Shard:
+        self._values = Values(self._broker.host)
         return Shard(self._partition.name.partition, self._partitions)
 
     def _replay_batch(self, shard: Shard, header: BatchHeader, batch: memoryview) -> None:
@@ -158,6 +149,11 @@ class QueuesDriver(ShardDriver[Shard]):
 
     def _appended(self, shard: Shard, write: int, offset: Offset) -> None:
         shard.appended(write, offset)
+
+    async def messages(self, counts: dict[Offset, int]) -> tuple[Message, ...]:
+        """The messages at these offsets, with their counts, as the log has them."""
+        found = await self._values.at(self._partition, counts)
+        return tuple(_message(record, counts[offset]) for offset, record in found.items())
 
 
 class Queues(ShardKeeper[QueuesDriver]):
@@ -240,8 +236,8 @@ class Queues(ShardKeeper[QueuesDriver]):
             raise result
         if isinstance(work, ReadNextWork):
             counts = {} if result is None else {result: 0}
-            return QueueAnswer(messages=await self._messages(partition, counts))
-        return await self._answer(partition, result)
+            return QueueAnswer(messages=await driver.messages(counts))
+        return await self._answer(driver, result)
 
     def _driver_for(self, partition: Partition) -> QueuesDriver:
         partition.leading()
@@ -252,7 +248,7 @@ class Queues(ShardKeeper[QueuesDriver]):
             raise CoordinatorLoadInProgress("the queues are being read")
         return driver
 
-    async def _answer(self, partition: Partition, result: Any) -> QueueAnswer:
+    async def _answer(self, driver: QueuesDriver, result: Any) -> QueueAnswer:
         match result:
             case Settled(outcomes=outcomes):
                 return QueueAnswer(outcomes=tuple(outcomes))
@@ -260,7 +256,7 @@ class Queues(ShardKeeper[QueuesDriver]):
                 return QueueAnswer(number=int(result))
             case [Given(), *_]:
                 counts = {one.offset: one.count for one in result}
-                return QueueAnswer(messages=await self._messages(partition, counts))
+                return QueueAnswer(messages=await driver.messages(counts))
             case list():
                 return QueueAnswer(offsets=tuple(result))
             case _:
@@ -269,12 +265,13 @@ class Queues(ShardKeeper[QueuesDriver]):
     async def _serve_look(
         self, partition: Partition, work: LookWork, deadline: float
     ) -> QueueAnswer:
-        shard = self._driver_for(partition).shard
+        driver = self._driver_for(partition)
+        shard = driver.shard
         if work.queue_id >= 0:
             queue = shard.pointer_queues.get(work.queue_id)
             found = [] if queue is None else queue.beyond(work.after, work.limit)
             return QueueAnswer(
-                messages=await self._messages(partition, dict.fromkeys(found, 0)),
+                messages=await driver.messages(dict.fromkeys(found, 0)),
                 number=None if queue is None else len(queue.messages),
             )
         if work.name:
@@ -298,62 +295,6 @@ class Queues(ShardKeeper[QueuesDriver]):
                 ],
             }
         )
-
-    # What messages say.
-
-    async def _messages(
-        self, partition: Partition, counts: dict[Offset, int]
-    ) -> tuple[Message, ...]:
-        """The messages at these offsets, with their counts, from the log."""
-        found: dict[Offset, Record] = {}
-        log = partition.log
-        for offset in counts:
-            if offset in found:
-                continue
-            read = log.read(offset, _READ_BYTES, log.end)
-            wanted = partial(_records, self._broker.host.disk, read, counts.keys())
-            if not isinstance(read, ColdRead):
-                found |= wanted()
-                continue
-            try:
-                found |= await self._broker.host.offload.run(wanted)
-            except (OSError, CorruptMessage) as error:
-                # It is stored that they were given out: who asks again with the same key gets them.
-                raise OutcomeUnknown(f"{partition.name} cannot be read now: {error}") from error
-        return tuple(
-            _message(found[offset], count) for offset, count in counts.items() if offset in found
-        )
-
-
-def _records(
-    disk: Disk, read: tuple[Sequence[Bytes], int] | ColdRead, wanted: Iterable[Offset]
-) -> dict[Offset, Record]:
-    data: Bytes = read.perform(disk) if isinstance(read, ColdRead) else b"".join(read[0])
-    offsets = sorted(wanted)
-    found: dict[Offset, Record] = {}
-    for header, batch in iterate_batches(data):
-        first = bisect_left(offsets, header.base_offset)
-        inside = offsets[first : bisect_left(offsets, header.next_offset)]
-        if inside:
-            found |= _picked(batch, inside)
-        if header.next_offset > offsets[-1]:
-            break
-    return found
-
-
-def _picked(batch: memoryview, offsets: Sequence[Offset]) -> dict[Offset, Record]:
-    """The records at these rising offsets; what lies before, between and behind costs little.
-
-    Many messages may have been published together, and are received one by one.
-    """
-    found: dict[Offset, Record] = {}
-    wanted = set(offsets)
-    for record in iterate_records(batch, start=offsets[0]):
-        if record.offset in wanted:
-            found[record.offset] = record
-        if record.offset >= offsets[-1]:
-            break
-    return found
 
 
 def _message(record: Record, count: int) -> Message:
