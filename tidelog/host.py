@@ -393,6 +393,11 @@ class SystemFile:
     def datasync(self) -> None:
         os.fdatasync(self._fd)
 
+    def sync_file_system(self, path: Path) -> None:
+        if _libc.syncfs(self._fd) != 0:  # since Linux 5.8 it reports failed write-back
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+
     def lock(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -410,6 +415,11 @@ class SystemFile:
 
 
 class SystemDisk:
+    def __init__(self) -> None:
+        self._roots: dict[Path, SystemFile] = {}
+        """Directories of file systems that are synced whole: opened once, as every system call of
+        a disk's thread may have to wait for the interpreter afterwards."""
+
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return SystemFile(os.open(path, flags, 0o644))
@@ -449,13 +459,11 @@ class SystemDisk:
             os.close(fd)
 
     def sync_everything(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if _libc.syncfs(fd) != 0:  # since Linux 5.8 it reports failed write-back
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(path))
-        finally:
-            os.close(fd)
+        root = self._roots.get(path)
+        if root is None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            root = self._roots[path] = SystemFile(os.open(path, flags))
+        root.sync_file_system(path)
 
     def lock(self, path: Path) -> SystemFile:
         file = self.open(path, create=True)
