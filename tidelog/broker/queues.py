@@ -35,6 +35,8 @@ from tidelog.shards.effects import Moment, Token, partition_for
 DEAD_SUFFIX: Final = ".dead"
 """What nobody managed to do is a queue of its own name."""
 _GRACE_SECONDS: Final = 0.05
+_LATE: Final = object()
+"""What a request is told by the clock; whatever its shard says afterwards is heard by nobody."""
 
 A = TypeVar("A", bound=msgspec.Struct)
 Call = Callable[[Shard, Token, Moment], Iterable[Any]]
@@ -219,15 +221,19 @@ class Queues(ShardKeeper[QueuesDriver]):
         deadline: float,
     ) -> QueueAnswer:
         driver = self._driver_for(partition)
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        driver.perform(begin(work)(driver.shard, reply, driver.now()))
-        left = deadline - self._broker.host.clock.monotonic()
-        await asyncio.wait([reply], timeout=max(left, _GRACE_SECONDS))
-        if not reply.done():
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        at = driver.now()
+        driver.perform(begin(work)(driver.shard, reply, at))
+        late = loop.call_later(max(deadline - at.now, _GRACE_SECONDS), _give_up, reply)
+        try:
+            result = await reply
+        finally:
+            late.cancel()
+        if result is _LATE:
             if driver.shard.forget(reply):
                 return QueueAnswer()  # it waited for messages, and none came
             raise OutcomeUnknown("it was not stored in time; it may be yet")
-        result = reply.result()
         if isinstance(result, OutcomeUnknown):
             raise result
         if isinstance(result, NotCoordinator | CoordinatorNotAvailable):
@@ -295,6 +301,11 @@ class Queues(ShardKeeper[QueuesDriver]):
                 ],
             }
         )
+
+
+def _give_up(reply: "asyncio.Future[Any]") -> None:
+    if not reply.done():
+        reply.set_result(_LATE)
 
 
 def _message(record: Record, count: int) -> Message:

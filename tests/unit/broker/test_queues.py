@@ -210,6 +210,23 @@ def test_who_waits_gets_what_comes():
     at_a_desk(story)
 
 
+def test_who_waited_for_longer_than_its_request_may_last_keeps_no_message_from_others():
+    async def story(desk):
+        await desk.declare()
+        work = ReceiveWork(
+            name="q", lane=MAIN, count_max=1, wait_seconds=60.0, visibility_ms=None
+        )  # fmt: skip
+        place = await desk.queues.place_of("q")
+
+        gone = await desk.queues.have_done(place, work, seconds=0.2)
+        await desk.publish(b"a")
+
+        assert gone.messages == ()
+        assert [value for value, _ in await desk.receive()] == [b"a"]
+
+    at_a_desk(story)
+
+
 def test_a_message_put_back_comes_after_its_delay_and_an_extended_one_later():
     async def story(desk):
         await desk.declare()
