@@ -185,7 +185,7 @@ def test_queues_rooms_and_pubsub_are_heard_too(node, bucket, replica):
     ("hello", "sync", "code"),
     [
         ({"source": {"bucket": "none"}}, None, "OffsetNotFound"),
-        ({"source": {}}, None, "SyncFailed"),
+        ({"source": {}}, None, "ProtocolError"),
         ({"source": {"bucket": "x"}, "format": "xml"}, None, "ProtocolError"),
         ({"source": {"bucket": "{bucket}"}}, {"type": "ack", "offset": 1}, "ProtocolError"),
         ({"source": {"bucket": "{bucket}"}}, "no JSON", "ProtocolError"),

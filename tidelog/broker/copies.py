@@ -16,12 +16,19 @@ from typing import BinaryIO, Final, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.kv import Kv
+from tidelog.broker.pubsub import name_problem
 from tidelog.broker.queues import Queues
 from tidelog.broker.record_service import Batches, RecordService
 from tidelog.broker.views import DIRECTORY, View, Views
 from tidelog.copying.kinds import QueueView, kind_of
 from tidelog.copying.protocol import Snapshot, Source
-from tidelog.errors import BrokerError, InvalidRequest, NotLeader, StorageError
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    NotLeader,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from tidelog.host import Path
 from tidelog.model import NO_EPOCH, QUEUES_TOPIC, Endpoint, Epoch, Offset, TopicPartition
 from tidelog.records import iterate_batches
@@ -65,6 +72,15 @@ class Elsewhere(NotLeader):
         self.at = at
 
 
+def check_source(source: Source) -> None:
+    """InvalidRequest if it does not name one thing, or that cannot be a name."""
+    named = (source.bucket, source.queue, source.room, source.topic, source.pubsub)
+    if len([name for name in named if name]) != 1:
+        raise InvalidRequest("a source names one of bucket, queue, room, topic and pubsub")
+    if source.pubsub and (problem := name_problem(source.pubsub, is_pattern=True)) is not None:
+        raise InvalidRequest(f"{source.pubsub!r} is no topic and no pattern: {problem}")
+
+
 class Copies:
     """What this node sends to copies, and what it knows of them."""
 
@@ -80,19 +96,23 @@ class Copies:
 
     async def place_of(self, source: Source) -> TopicPartition:
         """The partition that a source is in; the error that says why there is none."""
-        named = [n for n in (source.bucket, source.queue, source.room, source.topic) if n]
-        if len(named) != 1:
-            raise InvalidRequest("a source names one of bucket, queue, room, topic and pubsub")
         if source.bucket is not None:
             places = self._kv.places(source.bucket)
             if not 0 <= source.partition < len(places):
-                raise InvalidRequest(f"{source.bucket} has partitions 0 to {len(places) - 1}")
+                raise UnknownTopicOrPartition(TopicPartition(source.bucket, source.partition))
             return places[source.partition]
         if source.queue is not None:
             return await self._queues.place_of(source.queue)
         name = source.topic or f"{ROOM_PREFIX}{source.room}"
         await self._records.topic(name, partition=source.partition)
         return TopicPartition(name, source.partition)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopicOrPartition if it is gone by now."""
+        found = self._broker.image.topics.get(topic)
+        if found is None:
+            raise UnknownTopicOrPartition(topic)
+        return len(found.partitions)
 
     async def bounds(self, place: TopicPartition) -> Batches:
         """Where a partition begins and ends, as far as that is decided."""

@@ -9,39 +9,37 @@ import asyncio
 import gzip
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tidelog.broker.copies import Copies, Copy, Elsewhere, Taken
+from tidelog.broker.copies import Copies, Copy, Elsewhere, Taken, check_source
 from tidelog.broker.record_service import Batches, ReadOutside
 from tidelog.copying import protocol
 from tidelog.copying.protocol import (
     Ack,
     Batch,
     Failed,
+    FromReplica,
     Heartbeat,
     Hello,
     HelloAck,
-    PubSubPublish,
     Source,
     Sync,
     SyncStart,
 )
-from tidelog.errors import BrokerError, UnknownTopicOrPartition
+from tidelog.errors import BrokerError, InvalidRequest, UnknownTopicOrPartition
 from tidelog.faces.http.api import LINES, Call, Operation
 from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.replicate_live import Live
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
 from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.records import iterate_batches
 
 NAME_MAX: Final = 256
-_LIVE_MAX: Final = 10_000
-"""Messages of pub/sub that wait for one replica; who lets more wait is let go."""
 
 
 class Ended(Exception):
@@ -63,6 +61,7 @@ class Session:
         self.copy: Copy | None = None
         self.from_offset: Offset = 0
         self._taken: Taken | None = None
+        self._live: Live | None = None
         self._bounds: Batches
         self._is_kept = hello.source.bucket is not None or hello.source.queue is not None
         """Whether there are snapshots of it: then it must not lack a deletion."""
@@ -77,11 +76,13 @@ class Session:
             raise Ended(protocol.PROTOCOL_ERROR, "format must be json or binary")
         broker, config = self._call.broker, self._config
         partitions, current, oldest, topic, topic_id = 1, 0, 0, "", ""
+        check_source(hello.source)
         if hello.source.pubsub is None:
             self._place = await self._copies.place_of(hello.source)
             found = self._bounds = await self._copies.bounds(self._place)
+            self._check_lease()
             topic, topic_id = self._place.topic, found.topic
-            partitions = len(broker.image.topics[topic].partitions)
+            partitions = self._copies.partitions(topic)
             current, oldest = found.offset, found.log_start
         self.copy = self._copies.arrived(
             hello.replica_id, msgspec.json.encode(hello.source).decode()
@@ -97,6 +98,7 @@ class Session:
         """Decide what the replica gets first."""
         hello = self.hello
         if hello.source.pubsub is not None:
+            self._live = Live(self._call, hello.source.pubsub)  # from before it is told so
             return SyncStart(mode="live", from_offset=0)
         bounds, wanted = self._bounds, sync.from_offset
         is_other = bool(sync.topic_id) and sync.topic_id != bounds.topic
@@ -139,10 +141,14 @@ class Session:
 
     async def messages(self) -> AsyncIterator[Batch | Heartbeat | bytes]:
         """Batches as they come, and heartbeats where nothing comes."""
-        if self.hello.source.pubsub is not None:
-            async for live in self._live(self.hello.source.pubsub):
+        if self._live is not None:
+            async for live in self._live.messages():
                 yield live
-            return
+                if isinstance(live, Batch):
+                    self._sent(live.next_offset)
+            raise Ended(
+                protocol.SYNC_FAILED, "messages are lost: they were not read as fast as they came"
+            )
         config = self._config
         heartbeat = config.replication_stream_heartbeat_interval_ms / 1000
         found: Batches
@@ -151,11 +157,7 @@ class Session:
             self._place, self.from_offset, wait_seconds=heartbeat,
             records_max=config.replication_stream_batch_size,
         ):  # fmt: skip
-            if not self._call.broker.membership.has_lease:
-                # What it believes to lead goes on elsewhere, and it would call that in sync.
-                raise Ended(
-                    protocol.CONNECTION_FAILED, "this node is cut off from its cluster; ask another"
-                )
+            self._check_lease()
             if found.topic != self._bounds.topic:
                 raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
             if found.has_gaps and self._is_kept and self.hello.snapshots:
@@ -174,6 +176,13 @@ class Session:
             if found.end >= found.high_watermark:  # what comes within a moment goes together
                 await asyncio.sleep(config.replication_stream_batch_timeout_ms / 1000)
 
+    def _check_lease(self) -> None:
+        """What this node believes to lead may go on, or be made anew, elsewhere."""
+        if not self._call.broker.membership.has_lease:
+            raise Ended(
+                protocol.CONNECTION_FAILED, "this node is cut off from its cluster; ask another"
+            )
+
     async def _show(self, found: Batches) -> Batch | bytes:
         if self.hello.format == protocol.BINARY_FORMAT:
             head = protocol.BATCHES_HEAD.pack(found.end, found.high_watermark, _epoch(found))
@@ -185,34 +194,6 @@ class Session:
         if self.copy is not None:
             self.copy.sent = offset
 
-    async def _live(self, pattern: str) -> AsyncIterator[Batch | Heartbeat]:
-        pubsub, clock = self._call.node.services.pubsub, self._call.broker.host.clock
-        waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_LIVE_MAX)
-        number = 0
-
-        def hear(topic: str, data: bytes) -> bool:
-            with suppress(asyncio.QueueFull):
-                waiting.put_nowait((topic, data))
-                return True
-            return False
-
-        pubsub.subscribe(pattern, hear)
-        try:
-            while True:
-                seconds = self._config.replication_stream_heartbeat_interval_ms / 1000
-                try:
-                    async with asyncio.timeout(seconds):
-                        topic, data = await waiting.get()
-                except TimeoutError:
-                    yield Heartbeat(current_offset=number)
-                    continue
-                operation = PubSubPublish(topic=topic, message=msgspec.Raw(data))
-                entry = protocol.sealed(number, clock.wall_ms(), operation)
-                number += 1
-                yield Batch(entries=[entry], next_offset=number)
-        finally:
-            pubsub.unsubscribe(pattern, hear)
-
     def acknowledged(self, offset: Offset) -> None:
         if self.copy is not None:
             self._copies.acknowledged(self.copy, offset)
@@ -223,8 +204,13 @@ class Session:
         return self._call.broker.host.clock.monotonic() - since > seconds
 
     def close(self) -> None:
+        """Leave nothing behind: neither a snapshot that was not sent nor a subscription."""
         if self.copy is not None:
             self._copies.left(self.copy)
+        if self._taken is not None:
+            self._taken.file.close()
+        if self._live is not None:
+            self._live.close()
 
 
 def _batch(found: Batches, source: Source) -> Batch:
@@ -253,6 +239,8 @@ def _failed(error: Exception) -> Failed:
         return Failed(code=protocol.OFFSET_NOT_FOUND, detail=str(error))
     if isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
         return Failed(code=protocol.PROTOCOL_ERROR, detail=f"this is no message: {error}")
+    if isinstance(error, InvalidRequest):
+        return Failed(code=protocol.PROTOCOL_ERROR, detail=str(error))
     if isinstance(error, BrokerError):
         return Failed(code=protocol.SYNC_FAILED, detail=str(error))
     raise error
@@ -285,17 +273,23 @@ async def _hear(socket: WebSocket, kind: type) -> Any:
     seconds = 30.0
     try:
         async with asyncio.timeout(seconds):
-            message = protocol.decode_from_replica(await socket.receive_text())
+            message = await _heard(socket)
     except TimeoutError:
         raise Ended(protocol.PROTOCOL_ERROR, f"nothing was said for {seconds:g} s") from None
-    except KeyError:
-        raise Ended(protocol.PROTOCOL_ERROR, "send JSON as text") from None
     if isinstance(message, Failed):
         raise Ended(message.code, message.detail)
     if not isinstance(message, kind):
         wanted = kind.__name__.lower()
         raise Ended(protocol.PROTOCOL_ERROR, f"{wanted} was expected, not {type(message).__name__}")
     return message
+
+
+async def _heard(socket: WebSocket) -> FromReplica:
+    try:
+        found: FromReplica = protocol.decode_from_replica(await socket.receive_text())
+    except KeyError:
+        raise Ended(protocol.PROTOCOL_ERROR, "send JSON as text") from None
+    return found
 
 
 async def _say(socket: WebSocket, session: Session, message: msgspec.Struct | bytes) -> None:
@@ -320,7 +314,7 @@ async def _stream(socket: WebSocket, session: Session) -> None:
     async def listen() -> None:
         nonlocal heard_at
         while True:
-            ack = protocol.decode_from_replica(await socket.receive_text())
+            ack = await _heard(socket)
             if isinstance(ack, Failed):
                 raise Ended(ack.code, f"the replica says: {ack.detail}")
             if not isinstance(ack, Ack):

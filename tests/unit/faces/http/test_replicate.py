@@ -5,11 +5,14 @@ import gzip
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.broker.node import on_a_node
 from tests.unit.broker.test_kv import Bucket
 from tests.unit.broker.test_views import SMALL, compact, partition_of
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
+from tidelog.broker.topics import delete_topic
 from tidelog.copying import protocol
 from tidelog.records import decode_batch, iterate_batches
 
@@ -42,6 +45,9 @@ class Replica:
 
     def say_text(self, text: str) -> None:
         self._incoming.put_nowait({"type": "websocket.receive", "text": text})
+
+    def say_bytes(self, data: bytes) -> None:
+        self._incoming.put_nowait({"type": "websocket.receive", "bytes": data})
 
     async def hear(self) -> Any:
         """The next message: a document, or bytes."""
@@ -239,6 +245,19 @@ def test_a_node_that_is_cut_off_from_its_cluster_sends_its_copies_elsewhere():
     in_a_bucket(story, broker_heartbeat_interval_ms=60_000, broker_session_timeout_ms=600_000)
 
 
+def test_a_node_that_is_cut_off_does_not_tell_a_copy_what_there_is():
+    """It may have been made anew: a copy of the new one would take the old one for it."""
+
+    async def story(bucket, app):
+        bucket.node.broker.membership._lease_until = float("-inf")
+
+        heard = await Replica(app).greet()
+
+        assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
+
+    in_a_bucket(story, broker_heartbeat_interval_ms=60_000, broker_session_timeout_ms=600_000)
+
+
 def test_what_cannot_be_is_said_with_its_code():
     async def story(bucket, app):
         async def told(*texts: str) -> tuple[str, str]:
@@ -258,6 +277,61 @@ def test_what_cannot_be_is_said_with_its_code():
             "OffsetNotFound", "there is no topic or partition none",
         )  # fmt: skip
         assert (await told(hello % "b", '{"type":"sync","from_offset":9}'))[0] == "OffsetNotFound"
+
+    in_a_bucket(story)
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ({}, "ProtocolError"),
+        ({"bucket": "b", "topic": "b"}, "ProtocolError"),
+        ({"bucket": "b", "pubsub": "b"}, "ProtocolError"),
+        ({"pubsub": ""}, "ProtocolError"),
+        ({"pubsub": "a..b"}, "ProtocolError"),
+        ({"bucket": "b", "partition": 1}, "OffsetNotFound"),
+        ({"bucket": "b", "partition": -1}, "OffsetNotFound"),
+        ({"topic": "b", "partition": -1}, "OffsetNotFound"),
+        ({"room": "none"}, "OffsetNotFound"),
+    ],
+)
+def test_a_source_that_cannot_be_copied_is_said_with_its_code(source, code):
+    async def story(bucket, app):
+        heard = await Replica(app).greet(source)
+
+        assert (heard["type"], heard["code"]) == ("error", code), heard
+
+    in_a_bucket(story)
+
+
+def test_who_says_bytes_among_its_acknowledgements_is_told_to_send_text():
+    async def story(bucket, app):
+        replica = Replica(app)
+        await replica.sync(0)
+        replica.say_bytes(b"ack")
+
+        heard = await replica.hear()
+
+        assert (heard["type"], heard["code"]) == ("error", "ProtocolError")
+
+    in_a_bucket(story)
+
+
+def test_a_bucket_that_is_deleted_while_a_copy_is_greeted_is_not_found(monkeypatch):
+    async def story(bucket, app):
+        copies = app.node.services.copies
+        bounds = copies.bounds
+
+        async def bounds_and_then_none(place):
+            found = await bounds(place)
+            await delete_topic(bucket.node.broker, "b", None)
+            return found
+
+        monkeypatch.setattr(copies, "bounds", bounds_and_then_none)
+
+        heard = await Replica(app).greet()
+
+        assert (heard["type"], heard["code"]) == ("error", "OffsetNotFound")
 
     in_a_bucket(story)
 
@@ -333,5 +407,50 @@ def test_what_a_queue_s_copy_hears_can_be_folded_as_its_log_is():
         assert entries[0]["operation"]["type"] == "queue_publish"
         assert (published.offset, published.value) == (given["id"], b'{"a":1}')
         assert (acknowledged.key, acknowledged.value) == (published.key, None)
+
+    on_a_node(on)
+
+
+# Pub/sub.
+
+
+async def following(app: Any, pattern: str) -> Replica:
+    replica = Replica(app)
+    assert (await replica.sync(None, {"pubsub": pattern}))["mode"] == "live"
+    return replica
+
+
+def test_who_is_told_that_it_listens_misses_nothing_from_then_on():
+    async def on(node):
+        app = serving(node)
+        replica = await following(app, "news.*")
+
+        assert app.node.services.pubsub._tell("news.sport", b'{"n":1}') == 1
+        (entry,) = await replica.entries(1)
+        await replica.leave()
+
+        operation = {"type": "pubsub_publish", "topic": "news.sport", "message": {"n": 1}}
+        assert entry["operation"] == operation
+        assert app.node.services.pubsub.counts() == {}
+
+    on_a_node(on)
+
+
+@pytest.mark.parametrize(("name", "size"), [("WAITING_MAX", 3), ("BYTES_MAX", 30)])
+def test_who_does_not_keep_up_with_messages_is_told_that_some_are_lost(monkeypatch, name, size):
+    monkeypatch.setattr(f"tidelog.faces.http.replicate_live.{name}", size)
+
+    async def on(node):
+        app = serving(node)
+        replica = await following(app, "news")
+        heard = [app.node.services.pubsub._tell("news", b'"12345678"') for _ in range(9)]
+
+        entries = await replica.entries(3)
+        end = await replica.hear()
+
+        assert heard == [1, 1, 1] + 6 * [0]
+        assert [entry["offset"] for entry in entries] == [0, 1, 2]
+        assert (end["type"], end["code"]) == ("error", "SyncFailed")
+        assert "lost" in end["detail"]
 
     on_a_node(on)
