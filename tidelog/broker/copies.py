@@ -224,7 +224,8 @@ class Copies:
         copy.is_connected = False
 
     def acknowledged(self, copy: Copy, offset: Offset) -> None:
-        copy.acknowledged = max(copy.acknowledged, offset)
+        """It has everything below `offset`, as far as it was sent."""
+        copy.acknowledged = max(copy.acknowledged, min(offset, copy.sent))
         copy.last_ack_ms = self._broker.host.clock.wall_ms()
 
     def list(self) -> list[Copy]:

@@ -209,7 +209,9 @@ def entry_of(record: Record, source: Source) -> LogEntry | None:
 
 
 def sealed(offset: Offset, timestamp: int, operation: Operation) -> LogEntry:
-    data = encode(operation)
+    # Values are as they were written; ends of lines are only where JSON could have spaces, and a
+    # message is one line.
+    data = encode(operation).replace(b"\n", b" ").replace(b"\r", b" ")
     return LogEntry(
         offset=offset, timestamp=timestamp, operation=msgspec.Raw(data),
         checksum=checksum_of(offset, timestamp, data),

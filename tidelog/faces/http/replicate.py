@@ -118,6 +118,7 @@ class Session:
             why = "that is of another history" if is_other else f"it begins at {bounds.log_start}"
             raise Ended(protocol.LOG_TRUNCATED, f"the log does not hold offset {wanted}: {why}")
         self.from_offset = bounds.log_start if wanted is None else wanted
+        self._sent(self.from_offset)
         return SyncStart(mode="incremental", from_offset=self.from_offset)
 
     async def _begin_whole(self) -> SyncStart:
@@ -130,6 +131,7 @@ class Session:
             raise Ended(protocol.SYNC_FAILED, str(error)) from error
         about = self._taken.about
         self.from_offset = about.applied
+        self._sent(about.applied)
         return SyncStart(mode="full", from_offset=about.applied, snapshot=about)
 
     # Sending.

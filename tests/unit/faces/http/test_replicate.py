@@ -14,7 +14,7 @@ from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
 from tidelog.broker.topics import delete_topic
 from tidelog.copying import protocol
-from tidelog.records import decode_batch, iterate_batches
+from tidelog.records import Record, decode_batch, iterate_batches
 
 SECONDS_MAX = 300.0
 """For how long an answer is awaited; these are not real ones."""
@@ -208,6 +208,52 @@ def test_who_copies_is_listed_with_how_far_it_has_got():
         assert gone["status"] == "disconnected"
 
     in_a_bucket(story)
+
+
+def test_nobody_has_acknowledged_more_than_it_was_sent():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(0)
+        await replica.entries(1)
+        replica.say(type="ack", offset=10**30)
+        await replica.hear()
+
+        (found,) = (await ask(app, "/v1/replicate/replicas")).json["replicas"]
+        await replica.leave()
+
+        assert (found["status"], found["offset"]) == ("in_sync", 1)
+
+    in_a_bucket(story)
+
+
+def test_a_copy_that_has_everything_is_in_sync_though_nothing_was_sent_to_it():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        replica = Replica(app)
+        await replica.sync(1)
+        replica.say(type="ack", offset=1)
+        await replica.hear()
+
+        (found,) = (await ask(app, "/v1/replicate/replicas")).json["replicas"]
+        await replica.leave()
+
+        assert (found["status"], found["offset"], found["sent"]) == ("in_sync", 1, 1)
+
+    in_a_bucket(story)
+
+
+def test_an_entry_is_one_line_though_its_value_was_written_in_several():
+    value = b'{\n  "a": [\r\n1]}'
+    record = Record(key=b"k", value=value, offset=7, timestamp_ms=1)
+    entry = protocol.entry_of(record, protocol.Source(bucket="b"))
+    assert entry is not None
+
+    line = protocol.encode(entry)
+
+    assert not set(b"\r\n").intersection(line)
+    again = protocol.record_of(protocol.decode_from_node(line))
+    assert again is not None and json.loads(again.value or b"") == {"a": [1]}
 
 
 def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
