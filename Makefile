@@ -17,7 +17,7 @@ SPARK := $(VENV)/.spark-stamp
 DEV := $(VENV)/.dev-stamp
 
 # Suites without processes of their own run side by side, test by test; others file by file, for
-# tests of a file share nodes, or a Spark; and those that start several nodes and break them alone.
+# tests of a file share nodes, or a Spark. Those that start several nodes and break them come last.
 FAST := $(wildcard tests/unit tests/scenarios)
 SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
 SPARKS := $(wildcard tests/spark)
@@ -67,7 +67,7 @@ test: lint ## Everything in `check`, and all the tests
 	$(if $(SIDE_BY_SIDE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(SIDE_BY_SIDE))
 	$(if $(BY_FILE),@$(BIN)/python -m pytest -q -n $(WORKERS) $(FILE_BY_FILE) --durations=25 $(BY_FILE))
 	$(if $(SPARKS),@$(BIN)/python -m pytest -q -n $(WORKERS) $(FILE_BY_FILE) --durations=25 $(SPARKS))
-	$(if $(LONG),@$(BIN)/python -m pytest -q --durations=25 $(LONG))
+	$(if $(LONG),@$(BIN)/python -m pytest -q -n $(WORKERS) $(FILE_BY_FILE) --durations=25 $(LONG))
 
 test-clients: $(DEV) ## Run other people's clients against a node; ARGS=kcat for one of them
 	@$(BIN)/python -m tests.suites $(ARGS)
