@@ -34,6 +34,7 @@ from tidelog.client.replica_errors import (
     SyncFailed,
 )
 from tidelog.copying.protocol import Snapshot, Source
+from tidelog.errors import CorruptMessage
 from tidelog.host import SystemDatabase, SystemDatabases
 from tidelog.model import NO_EPOCH
 from tidelog.records import Record
@@ -260,6 +261,8 @@ class Copy:
             if is_damaged and not isinstance(error, sqlite3.OperationalError):
                 self.discard()
             raise SyncFailed(f"{self.path}: {error}") from error
+        except (CorruptMessage, OverflowError) as error:
+            raise ProtocolError(f"what came for {self.path} makes no sense: {error}") from error
         self.position = to
 
     # A snapshot.

@@ -18,6 +18,7 @@ Rule 4: nothing here opens a connection, sleeps or reads a clock by itself; the 
 """
 
 import sqlite3
+import struct
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -330,7 +331,7 @@ class Following:
             heard = _unpacked(heard[1:])
         try:
             message: FromNode = protocol.decode_from_node(heard)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"{self._node} says what is no message: {error}") from None
         if isinstance(message, Failed):
             self._follow(message.location)
@@ -396,6 +397,8 @@ class Following:
 
     def _take_batches(self, data: memoryview) -> None:
         """Record batches as the log has them; each carries the checksum of its records."""
+        if len(data) < 1 + protocol.BATCHES_HEAD.size:
+            raise ProtocolError(f"{len(data)} bytes came where batches should")
         following, current, epoch = protocol.BATCHES_HEAD.unpack_from(data, 1)
         data = data[1 + protocol.BATCHES_HEAD.size :]
         records: list[Record] = []
@@ -425,7 +428,10 @@ class Following:
             )
         if entry.offset < self.copy.applied:
             return []
-        found = protocol.record_of(entry)
+        try:
+            found = protocol.record_of(entry)
+        except (ValueError, struct.error, RecursionError) as error:
+            raise ProtocolError(f"the entry at {entry.offset} makes no sense: {error}") from None
         return [] if found is None else [found]
 
     def _apply(self, records: list[Record], following: int, epoch: int) -> None:

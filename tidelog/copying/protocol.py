@@ -48,6 +48,9 @@ SNAPSHOT: Final = b"S"
 BATCHES: Final = b"B"
 BATCHES_HEAD: Final = struct.Struct(">qqi")
 _CHECKED: Final = struct.Struct(">qq")
+_DEPTH_SPARE: Final = 100
+_DEEPER: Final = b"[" * _DEPTH_SPARE + b"%s" + b"]" * _DEPTH_SPARE
+"""What can be read here must be readable within an entry of a batch elsewhere."""
 
 CONNECTION_FAILED: Final = "ConnectionFailed"
 SYNC_FAILED: Final = "SyncFailed"
@@ -160,7 +163,8 @@ decode_from_replica: Final = msgspec.json.Decoder(FromReplica).decode
 
 class KvSet(_Message, frozen=True, kw_only=True, tag="kv_set"):
     key: str
-    value: Any
+    value: msgspec.Raw
+    """As it was written, or in a string: see `encoding`."""
     encoding: str = "json"
     key_encoding: str = "text"
     expires_at_ms: int | None = None
@@ -171,9 +175,19 @@ class KvDel(_Message, frozen=True, kw_only=True, tag="kv_del"):
     key_encoding: str = "text"
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a work queue."""
+
+    id: Offset
+    sequence: int
+    value: msgspec.Raw
+    attributes: dict[str, str]
+    key: str | None
+
+
 class QueuePublish(_Message, frozen=True, kw_only=True, tag="queue_publish"):
     queue: str
-    message: dict[str, Any]
+    message: Published
 
 
 class QueueAck(_Message, frozen=True, kw_only=True, tag="queue_ack"):
@@ -246,10 +260,10 @@ def _of_queue(record: Record, queue: str) -> Operation | None:
         case JobWritten(place=place) if place.queue == queue:
             about = about_of(record)
             value, _ = _shown(record.value or b"null")
-            message = {
-                "id": record.offset, "sequence": place.sequence, "value": value,
-                "attributes": about.attributes, "key": about.key,
-            }  # fmt: skip
+            message = Published(
+                id=record.offset, sequence=place.sequence, value=value,
+                attributes=dict(about.attributes), key=about.key,
+            )  # fmt: skip
             return QueuePublish(queue=queue, message=message)
         case DeliveryWritten() | _:
             return None
@@ -265,7 +279,10 @@ def check(entry: LogEntry) -> Operation:
 
 
 def record_of(entry: LogEntry) -> Record | None:
-    """The record of a bucket or a queue that an entry tells of; None for other operations."""
+    """The record of a bucket or a queue that an entry tells of; None for other operations.
+
+    CorruptMessage if it was damaged, ValueError if it makes no sense.
+    """
     match operation := check(entry):
         case KvSet():
             headers: tuple[tuple[str, bytes], ...] = ()
@@ -273,20 +290,20 @@ def record_of(entry: LogEntry) -> Record | None:
                 headers = ((EXPIRES_HEADER, b"%d" % operation.expires_at_ms),)
             return Record(
                 key=_bytes(operation.key, operation.key_encoding),
-                value=_bytes(operation.value, operation.encoding), headers=headers,
+                value=_value(operation.value, operation.encoding), headers=headers,
+                timestamp_ms=entry.timestamp, offset=entry.offset,
+            )  # fmt: skip
+        case KvDel(keys=[key]):
+            return Record(
+                key=_bytes(key, operation.key_encoding), value=None,
                 timestamp_ms=entry.timestamp, offset=entry.offset,
             )  # fmt: skip
         case KvDel():
-            return Record(
-                key=_bytes(operation.keys[0], operation.key_encoding), value=None,
-                timestamp_ms=entry.timestamp, offset=entry.offset,
-            )  # fmt: skip
+            raise ValueError("a deletion names one key")
         case QueuePublish(queue=queue, message=message):
-            about = About(message["attributes"], message["key"])
-            made = job_record(
-                PlaceOf(queue, message["sequence"]), encode(message["value"]), about,
-                now_ms=entry.timestamp,
-            )  # fmt: skip
+            about = About(message.attributes, message.key)
+            place, value = PlaceOf(queue, message.sequence), bytes(message.value)
+            made = job_record(place, value, about, now_ms=entry.timestamp)
             return replace(made, offset=entry.offset)
         case QueueAck(queue=queue, sequence=sequence):
             made = job_record(PlaceOf(queue, sequence), None, None, now_ms=entry.timestamp)
@@ -302,18 +319,25 @@ def _text(data: bytes) -> tuple[str, str]:
         return b64encode(data).decode(), "base64"
 
 
-def _shown(data: bytes) -> tuple[Any, str]:
+def _shown(data: bytes) -> tuple[msgspec.Raw, str]:
     text, encoding = _text(data)
     if encoding == "text":
+        deep = data.count(b"[") + data.count(b"{") > _DEPTH_SPARE
         try:
-            msgspec.json.decode(data)
+            msgspec.json.decode(_DEEPER % data if deep else data)
         except (msgspec.MsgspecError, RecursionError):
-            return text, "text"
-        return msgspec.Raw(data), "json"
-    return text, encoding
+            pass
+        else:
+            return msgspec.Raw(data), "json"
+    return msgspec.Raw(encode(text)), encoding
 
 
-def _bytes(value: Any, encoding: str) -> bytes:
-    if encoding == "base64":
-        return b64decode(value)
-    return str(value).encode() if encoding == "text" else encode(value)
+def _value(shown: msgspec.Raw, encoding: str) -> bytes:
+    """Without making anything of what is JSON: it may be nested as deeply as JSON can be."""
+    if encoding == "json":
+        return bytes(shown)
+    return _bytes(msgspec.json.decode(shown, type=str), encoding)
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    return b64decode(text, validate=True) if encoding == "base64" else text.encode()

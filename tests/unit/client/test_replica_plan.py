@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import Raw
 
 from tests.unit.client.copying import (
     OTHER_TOPIC,
@@ -31,7 +32,7 @@ from tidelog.client.http.effects import Lost
 from tidelog.client.replica_plan import MISMATCHES_MAX, NOT_FOUND_MAX, SNAPSHOT_SECONDS_MAX
 from tidelog.copying import protocol
 from tidelog.copying.kinds import QueueView
-from tidelog.copying.protocol import Ack, Failed, Hello, Source, Sync
+from tidelog.copying.protocol import Ack, Batch, Failed, Hello, LogEntry, Source, Sync
 from tidelog.queues.records import About, PlaceOf, delivery_record, job_record
 from tidelog.queues.records import Delivery as Given
 
@@ -127,7 +128,7 @@ def test_json_entries_lead_to_the_same_copy_as_bytes(make):
     stage.play([*WHOLE, squeezed(entries(gone, text_value)), text(entries(raw, expiring))])
 
     assert stage.rows("SELECT key, value, version, expires FROM entries ORDER BY key") == [
-        (b"e", b"1.5", 4, 99), (b"r", b"\xff", 3, None), (b"t", b"plain", 2, None),
+        (b"e", b"1.50", 4, 99), (b"r", b"\xff", 3, None), (b"t", b"plain", 2, None),
     ]  # fmt: skip
     assert stage.said[0].format == "json"
 
@@ -152,6 +153,18 @@ def test_a_queue_s_messages_come_and_go(make):
     assert stage.rows("SELECT queue FROM messages") == [("other",)]
     told = [(one.key, one.value, one.is_deleted) for one in stage.changes]
     assert told == [("0", "x", False), ("0", None, True)]
+
+
+def test_a_value_may_be_nested_as_deeply_as_its_writer_likes(make):
+    stage = make(format="json")
+    stage.play(WHOLE)
+    for depth in (10, 500, *range(700, 1100, 25), 5000):
+        value = b"[" * depth + b"]" * depth
+
+        stage.hear(text(entries(put("k", value, stage.copy.applied))))
+
+        assert stage.following.last_error is None
+        assert [found for _, found, _ in stage.rows()] == [value]
 
 
 # After a loss.
@@ -272,6 +285,44 @@ def test_bytes_that_are_not_what_was_sent_are_not_applied(make, damaged):
 
     assert isinstance(stage.following.last_error, ChecksumMismatch)
     assert stage.copy.applied == 1
+
+
+def entry(operation: bytes) -> str:
+    """A batch of one entry, which arrives as it was sent."""
+    found = LogEntry(
+        offset=1, timestamp=1, operation=Raw(operation),
+        checksum=protocol.checksum_of(1, 1, operation),
+    )  # fmt: skip
+    return text(Batch(entries=[found], next_offset=2))
+
+
+@pytest.mark.parametrize(
+    "senseless",
+    [
+        protocol.BATCHES + b"short",
+        b"",
+        "[" * 100_000,
+        '{"type":"batch","next_offset":2,"entries":[' + "[" * 100_000,
+        '{"type":"log_entry","offset":1,"timestamp":1,"checksum":1,"operation":' + "[" * 100_000,
+        entry(b'{"type":"kv_unheard_of","key":"k"}'),
+        entry(b'{"type":"kv_set","key":"k","value":"*","encoding":"base64"}'),
+        entry(b'{"type":"kv_set","key":"k","value":7,"encoding":"text"}'),
+        entry(b'{"type":"kv_del","keys":[]}'),
+        entry(b'{"type":"kv_del","keys":["k","l"]}'),
+        entry(b'{"type":"queue_publish","queue":"q","message":{}}'),
+        entry(b'{"type":"queue_ack","queue":"q","sequence":%d}' % 2**80),
+        text(Batch(entries=[], next_offset=2**70)),
+    ],
+)
+def test_what_makes_no_sense_is_left_and_asked_for_again(make, senseless):
+    stage = make()
+    stage.play(WHOLE)
+
+    stage.hear(senseless)
+
+    assert isinstance(stage.following.last_error, ProtocolError)
+    stage.play([hello_ack(2), incremental(1), frame(TWO)])
+    assert stage.rows() == [(b"k", b"2", 1)]
 
 
 def test_an_entry_that_stays_damaged_is_got_by_a_snapshot(make):
