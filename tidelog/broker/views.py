@@ -319,11 +319,16 @@ class View:
             await asyncio.sleep(0)
         self._check()
         self._is_busy = True
-        try:
-            return await self._run(partial(self._store.back_up, path))
-        finally:
-            self._is_busy = False
-            self.poke()
+        self._work = work = self._broker.host.offload.run(partial(self._store.back_up, path))
+        # Who asked may leave before; nothing else is done to the file until it is done.
+        work.add_done_callback(self._backed_up)
+        return await asyncio.shield(work)
+
+    def _backed_up(self, work: "asyncio.Future[Position]") -> None:
+        if not work.cancelled():
+            work.exception()  # seen, though nobody may be there to be told
+        self._is_busy = False
+        self.poke()
 
     def close(self, error: BrokerError) -> None:
         """Fold no more; whoever waits is told `error`."""

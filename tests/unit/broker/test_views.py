@@ -11,7 +11,7 @@ from tests.unit.broker.test_kv import PLACE, SECONDS, Bucket, Undecided, in_a_bu
 from tidelog.errors import OffsetNotAvailable, OutcomeUnknown, RequestTimedOut
 from tidelog.records import CRC_AT, CRC_FROM, Record, encode_batch
 from tidelog.views.kv import Change, get_entry
-from tidelog.views.store import applied_in
+from tidelog.views.store import Position, applied_in
 
 SMALL = {"segment_bytes": "300", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
 
@@ -394,6 +394,39 @@ def test_a_full_disk_keeps_a_view_from_being_saved_and_nothing_else():
         await asyncio.sleep(6)
 
         assert disk.exists(view._store._path)
+
+    in_a_bucket(story)
+
+
+@pytest.mark.parametrize("outcome", [Position(applied=1), OSError(28, "No space left on device")])
+def test_nothing_is_folded_into_a_view_while_it_is_copied_though_who_asked_has_left(outcome):
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        view, copied = view_of(bucket), asyncio.Event()
+        await view.reached(1, SECONDS)
+        await asyncio.sleep(1)
+
+        def back_up(path):
+            copied.set()
+            if isinstance(outcome, OSError):
+                raise outcome
+            return outcome
+
+        view._store.back_up = back_up
+        bucket.node.broker.host.offload._idle = 0.99  # the disk is slow
+        asked = asyncio.ensure_future(view.backup(view._store._path.with_suffix(".copy")))
+        await asyncio.sleep(0)
+
+        asked.cancel()
+        await asyncio.sleep(0)
+
+        assert asked.cancelled() and not copied.is_set()
+        while not copied.is_set():
+            assert view._is_busy
+            await asyncio.sleep(0)
+        bucket.node.broker.host.offload._idle = 0.2
+        await bucket.put(b"k", b"2")
+        await view.reached(2, SECONDS)
 
     in_a_bucket(story)
 
