@@ -521,6 +521,44 @@ def test_damage_is_an_exit_code(cluster, topic, place, capsys):
     assert name in out
 
 
+def test_a_flipped_bit_is_found_in_whichever_file_it_is(cluster, topic, place, capsys):
+    produce(cluster, topic, b"1")
+    back_up(cluster, place, topic, now_ms=HOUR_MS)
+    produce(cluster, topic, b"2", partition=1)
+    newest = back_up(cluster, place, topic, now_ms=2 * HOUR_MS).manifest
+    needed = [f"manifests/{newest.id}.json", *newest.files]
+    assert len(needed) == 3
+
+    for name in needed:
+        whole = (place / name).read_bytes()
+        for at in range(0, len(whole), max(len(whole) // 20, 1)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << at % 8
+            (place / name).write_bytes(damaged)
+
+            code, out, err = run(capsys, "backup", "verify", place)
+
+            assert (code, name in out + err) == (1, True), (name, at)
+        (place / name).write_bytes(whole)
+    assert run(capsys, "backup", "verify", place)[0] == 0
+
+
+def test_an_older_backup_is_not_restored_in_place_of_one_that_cannot_be_read(cluster, topic, place):
+    produce(cluster, topic, b"1")
+    older = back_up(cluster, place, topic, now_ms=HOUR_MS).manifest
+    newer = back_up(cluster, place, topic, now_ms=2 * HOUR_MS).manifest
+    (place / "manifests" / f"{newer.id}.json").write_bytes(b"{}")
+    storage = open_storage(str(place))
+
+    for asked in (None, newer.id):
+        with pytest.raises(Damaged, match=newer.id):
+            creating.find_manifest(storage, asked)
+
+    assert creating.find_manifest(storage, older.id) == older
+    back_up(cluster, place, topic, now_ms=3 * HOUR_MS)
+    assert creating.find_manifest(storage, None).taken_ms == 3 * HOUR_MS
+
+
 def test_commands_say_what_is_wrong(cluster, place, capsys):
     assert "no backup" in run(capsys, "backup", "verify", place)[2]
     code, _, err = run(

@@ -92,25 +92,45 @@ def load_manifests(storage: Storage) -> tuple[list[Manifest], list[Damaged]]:
             try:
                 found.append(manifest.decode(storage.read(name), name))
             except Damaged as error:
-                damaged.append(error)
+                backup = name.removeprefix(f"{manifest.FOLDER}/").removesuffix(manifest.SUFFIX)
+                damaged.append(Damaged(str(error), backup=backup))
     return sorted(found, key=lambda one: (one.taken_ms, one.id)), damaged
 
 
 def find_manifest(storage: Storage, backup: str | None) -> Manifest:
-    """A backup by its id, or the newest one; BackupError if there is none."""
+    """A backup by its id, or the newest one; BackupError if there is none.
+
+    Damaged if its manifest cannot be read: an older backup is not what was asked for.
+    """
     found, damaged = load_manifests(storage)
     for one in found:
         if one.id == backup:
             return one
+    for error in damaged:
+        if error.backup == backup:
+            raise error
     if backup is not None:
         raise BackupError(f"{storage.location} has no backup {backup!r}; see `tidelog backup list`")
     if damaged and not found:
-        raise damaged[0]
+        raise damaged[-1]
     if not found:
         raise BackupError(
             f"{storage.location} has no backup; make one with `tidelog backup create`"
         )
+    newest = found[-1].id
+    for error in damaged:
+        if _moment(error.backup) >= _moment(newest):
+            raise Damaged(
+                f"{error}. The newest backup that can be read is {newest}; name it by --backup if "
+                "an older one will do",
+                backup=error.backup,
+            )
     return found[-1]
+
+
+def _moment(backup: str) -> str:
+    """When a backup was begun, by its id; such texts are in order."""
+    return backup.partition("-")[0]
 
 
 async def create(

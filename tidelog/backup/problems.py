@@ -10,6 +10,11 @@ class BackupError(TidelogError):
 class Damaged(BackupError):
     """A file of a backup is not what was written; restore an earlier backup, or make a new one."""
 
+    def __init__(self, message: str, *, backup: str = "") -> None:
+        super().__init__(message)
+        self.backup = backup
+        """Whose manifest it is, by the name of the file."""
+
 
 class Differs(BackupError):
     """What was restored is not what the backup holds; do not use it."""
