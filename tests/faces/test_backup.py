@@ -200,6 +200,23 @@ def test_only_what_is_committed_is_backed_up(cluster, topic, place):
     assert records(cluster, f"committed.{topic}", start=4) == [(4, b"next")]
 
 
+def test_a_topic_that_goes_before_it_is_read_is_left_out_of_a_backup_of_all(
+    cluster, topic, place, monkeypatch
+):
+    produce(cluster, topic, b"1")
+
+    async def listed(self):
+        return ["gone-by-now", topic]
+
+    monkeypatch.setattr(BackupClient, "backed_up_topics", listed)
+    monkeypatch.setattr(BackupClient, "retry", lambda self, attempt: attempt())
+
+    made = back_up(cluster, place).manifest
+
+    assert [one.name for one in made.topics] == [topic]
+    assert made.notes == ("gone-by-now was deleted before it was read; it is left out",)
+
+
 def test_a_run_that_is_ended_leaves_nothing(cluster, topic, place, monkeypatch):
     produce(cluster, topic, b"1")
     back_up(cluster, place, topic)

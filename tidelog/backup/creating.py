@@ -178,8 +178,7 @@ async def _make(
     async with BackupClient(bootstrap) as client:
         cluster = await client.cluster()
         groups = await client.all_group_offsets()
-        names = list(dict.fromkeys(wish.topics)) or await client.backed_up_topics()
-        topics = [await client.look_at(name) for name in names]
+        topics = await _look_at_topics(client, wish, run)
         plans: dict[TopicPartition, Share] = {}
         for topic in topics:
             before = {} if wish.full else await _before(client, topic, found)
@@ -204,6 +203,19 @@ async def _make(
     assert not wrong, wrong
     await in_thread(_write_manifest, storage, made)
     return made
+
+
+async def _look_at_topics(client: BackupClient, wish: Wish, run: _Run) -> list[TopicNow]:
+    """Those that are wished for; of all, those that are still there."""
+    topics = []
+    for name in list(dict.fromkeys(wish.topics)) or await client.backed_up_topics():
+        try:
+            topics.append(await client.look_at(name))
+        except Refused:
+            if wish.topics or any(topic.name == name for topic in await client.topics()):
+                raise
+            run.notes.append(f"{name} was deleted before it was read; it is left out")
+    return topics
 
 
 async def _before(
