@@ -122,9 +122,7 @@ class Copies:
         """Whether a copy up to `offset`, whose last record is of `epoch`, can be of this log."""
         if epoch == NO_EPOCH:
             return True
-        found = await self._records.read(
-            place.topic, place.partition, offset=offset - 1, records_max=1
-        )
+        found = await self._records.peek(place, offset - 1)
         for header, _ in iterate_batches(found.data):
             if header.base_offset < offset <= header.next_offset:
                 return header.leader_epoch == epoch

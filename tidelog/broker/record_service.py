@@ -47,7 +47,15 @@ from tidelog.errors import (
 from tidelog.host import Bytes
 from tidelog.log.committed import committed_batches
 from tidelog.log.log import ColdRead
-from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Offset, ProducerId, TopicPartition
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    NO_EPOCH,
+    NO_PRODUCER,
+    Epoch,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, iterate_batches, iterate_records
 
@@ -136,6 +144,16 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     """The log does not hold `offset`."""
     has_gaps: bool = False
     """Compaction took some of what lay from there on; of what is gone some may be deletions."""
+    epoch_before: Epoch = NO_EPOCH
+    """Of the last batch before them that was passed over, as it is not for show; if any was."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the last batch before `end`; NO_EPOCH if none was seen."""
+        epoch = self.epoch_before
+        for header, _ in iterate_batches(self.data):
+            epoch = header.leader_epoch
+        return epoch
 
     def shown(self) -> Iterator[memoryview]:
         """The batches with records at or after `offset` that may be seen."""
@@ -319,21 +337,26 @@ class RecordService:
             offset=offset, time_ms=time_ms, bytes_max=bytes_max, records_max=records_max,
             committed_only=committed_only,
         )  # fmt: skip
-        has_gaps = False
+        has_gaps, epoch = False, NO_EPOCH
         while True:
             wait = min(max(deadline - now(), 0.0), _SLICE_SECONDS)
             found = await self._ask(place, msgspec.structs.replace(work, wait_seconds=wait))
             if found.is_outside:
                 raise ReadOutside(found)
-            if has_gaps and not found.has_gaps:
-                found = msgspec.structs.replace(found, has_gaps=True)
-            has_gaps = found.has_gaps
+            if has_gaps or epoch != NO_EPOCH:
+                has_gaps |= found.has_gaps
+                found = msgspec.structs.replace(found, has_gaps=has_gaps, epoch_before=epoch)
             if next(found.shown(), None) is not None:
                 return found
             limit = pass_until if found.end > found.offset else deadline
             if now() >= limit:
                 return found
+            has_gaps, epoch = found.has_gaps, found.epoch
             work = msgspec.structs.replace(work, offset=found.end, time_ms=None)
+
+    async def peek(self, place: TopicPartition, offset: Offset) -> Batches:
+        """The batch that holds an offset, for show or not, or whatever comes after it."""
+        return await self._ask(place, ReadWork(offset=offset, bytes_max=1, records_max=1))
 
     async def _ask(self, place: TopicPartition, work: ReadWork) -> Batches:
         """The leader's answer, whoever that comes to be."""

@@ -36,8 +36,7 @@ from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.replicate_live import Live
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
-from tidelog.model import NO_EPOCH, Epoch, Offset
-from tidelog.records import iterate_batches
+from tidelog.model import NO_EPOCH, Offset
 
 NAME_MAX: Final = 256
 
@@ -187,7 +186,7 @@ class Session:
 
     async def _show(self, found: Batches) -> Batch | bytes:
         if self.hello.format == protocol.BINARY_FORMAT:
-            head = protocol.BATCHES_HEAD.pack(found.end, found.high_watermark, _epoch(found))
+            head = protocol.BATCHES_HEAD.pack(found.end, found.high_watermark, found.epoch)
             return b"".join((protocol.BATCHES, head, *found.shown()))
         records = self._call.node.services.records
         return await records.aside(len(found.data), lambda: _batch(found, self.hello.source))
@@ -220,16 +219,8 @@ def _batch(found: Batches, source: Source) -> Batch:
     entries = [e for record in records if (e := protocol.entry_of(record, source)) is not None]
     return Batch(
         entries=entries, next_offset=found.end, current_offset=found.high_watermark,
-        epoch=_epoch(found),
+        epoch=found.epoch,
     )  # fmt: skip
-
-
-def _epoch(found: Batches) -> Epoch:
-    """Of the last batch."""
-    epoch = NO_EPOCH
-    for header, _ in iterate_batches(found.data):
-        epoch = header.leader_epoch
-    return epoch
 
 
 def _failed(error: Exception) -> Failed:

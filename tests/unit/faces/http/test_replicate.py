@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.node import on_a_node
-from tests.unit.broker.test_kv import Bucket
+from tests.unit.broker.test_kv import Bucket, Undecided
 from tests.unit.broker.test_views import SMALL, compact, partition_of
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
@@ -422,6 +422,49 @@ def test_a_copy_of_another_history_is_worth_nothing():
     async def all_bytes(bucket):
         chunks, _ = partition_of(bucket).log.read(0, 10_000, 1)
         return b"".join(chunks)
+
+    in_a_bucket(story)
+
+
+def test_a_copy_of_another_history_is_known_where_that_ends_in_a_marker():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        Undecided(bucket, b"k", b"2").commit()
+        partition = partition_of(bucket)
+        while partition.last_stable_offset < 3:
+            await asyncio.sleep(0.01)
+        epoch = partition.log.epochs.epoch_at(2)
+        same, other = Replica(app), Replica(app)
+
+        start = await same.sync(3, epoch=epoch, snapshots=False)
+        await same.leave()
+        heard = await other.sync(3, epoch=epoch + 1, snapshots=False)
+
+        assert start["mode"] == "incremental"
+        assert heard.get("code") == "LogTruncated", heard
+
+    in_a_bucket(story)
+
+
+def test_a_copy_is_told_the_epoch_of_a_marker_that_it_is_not_shown():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        transaction = Undecided(bucket, b"k", b"2")
+        partition = partition_of(bucket)
+        while partition.high_watermark < 2:
+            await asyncio.sleep(0.01)
+        replica = Replica(app)
+        await replica.sync(2, format="binary")
+        transaction.commit()
+
+        data = await replica.hear()
+        while isinstance(data, dict):
+            data = await replica.hear()
+        await replica.leave()
+
+        following, _, epoch = protocol.BATCHES_HEAD.unpack_from(data, 1)
+        assert (following, epoch) == (3, partition.log.epochs.epoch_at(2))
+        assert len(data) == 1 + protocol.BATCHES_HEAD.size
 
     in_a_bucket(story)
 
