@@ -36,6 +36,8 @@ from tidelog.spark.asking import ask
 PARTITIONS: Final = 3
 PUT_ROWS: Final = 200
 BATCH_ROWS: Final = 400
+LAST_BATCH_ROWS: Final = 20 * BATCH_ROWS
+"""Of the query that copies what the killed ones have left."""
 PROGRESS_SECONDS_MAX: Final = 180.0
 VICTIMS: Final = ("driver", "executor", "worker", "node")
 LOCAL: Final = Standalone("local[2]", [])
@@ -108,7 +110,8 @@ class Fire:
     # The queries.
 
     def _start_query(self, *, once: bool = False) -> None:
-        copying = replace(self._copying, once=once)
+        rows = LAST_BATCH_ROWS if once else BATCH_ROWS
+        copying = replace(self._copying, once=once, batch_rows=rows)
         with (self._directory / "query.log").open("ab") as log:
             self._query = subprocess.Popen(
                 copying.arguments, stdout=log, stderr=log, start_new_session=True
@@ -122,10 +125,20 @@ class Fire:
                 self._nodes.start(node)
         for _ in range(3):
             self._start_query(once=True)
-            assert self._query is not None
-            if self._query.wait(PROGRESS_SECONDS_MAX) == 0:
+            if self._ends_well():
                 return
         raise AssertionError("the queries do not come to an end; see query.log and spark.log")
+
+    def _ends_well(self) -> bool:
+        """Wait for the query's end, for as long as it gets on."""
+        assert self._query is not None
+        while True:
+            before = self._written_so_far(EXACT), self._written_so_far(CARELESS)
+            try:
+                return self._query.wait(PROGRESS_SECONDS_MAX) == 0
+            except subprocess.TimeoutExpired:
+                after = self._written_so_far(EXACT), self._written_so_far(CARELESS)
+                assert after != before, "the queries stand still; see query.log and spark.log"
 
     def _end_query(self) -> None:
         if self._query is not None:
