@@ -1,4 +1,4 @@
-"""Queues beside Redis Streams, and copies of a bucket beside plain SQLite.
+"""Queues beside Redis Streams and RabbitMQ's quorum queues; copies of a bucket beside plain SQLite.
 
 Rule 1: every figure is measured in turns with what it stands beside, by the same generator.
 Rule 2: connections are spread over all nodes, so of three nodes two thirds of the requests come to
@@ -6,9 +6,9 @@ Rule 2: connections are spread over all nodes, so of three nodes two thirds of t
 Rule 3: what was published is there at the end, and what was acknowledged is not, or the run fails.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.bench import Bench, Steps
 from benchmarks.clients import Unavailable
@@ -17,6 +17,8 @@ from benchmarks.http_requests import VALUE, Nodes
 from benchmarks.process import cpu_seconds
 from benchmarks.queue_copies import copy_results, copy_steps, measure_copies
 from benchmarks.queue_requests import COUNTS, REDIS, OurQueues, RedisStreams, Subject
+from benchmarks.rabbit_peer import Rabbit
+from benchmarks.rabbit_requests import RABBIT, RabbitQueues
 from benchmarks.redis_peer import Redis
 from benchmarks.report import Measured, Report, Result, result
 
@@ -27,27 +29,63 @@ PERCENTILES: Final = ("p50", "p95")
 SYNCS: Final = ("always", "everysec")
 SUBJECTS: Final = ("1 node", f"{NODES} nodes")
 OURS: Final = "Tidelog"
-RABBIT: Final = "RabbitMQ's quorum queues are left out: nothing here speaks AMQP (pika)"
+
+
+class Peer(NamedTuple):
+    """Somebody whose figures stand beside ours."""
+
+    name: str
+    asked: Mapping[str, str]
+    """What it is asked for each kind."""
+    sync: str = ""
+    """How a Redis syncs."""
+    syncs_first: bool = True
+    """Whether it answers only what is synced: then how long that takes can be compared."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.name} {self.sync}"
+
+    def limit(self, kind: str) -> str:
+        asked = f"{self.name} {self.asked[kind]}"
+        return f"{asked}, {self.sync}" if self.sync else asked
 
 
 def run(bench: Bench) -> Report:
     measured = Measured()
-    notes = [f"messages of {len(VALUE)} B; Redis is one server beside three nodes, too", RABBIT]
-    syncs: tuple[str, ...] = SYNCS
-    try:
-        Redis(bench.directory, syncs[0])
-    except Unavailable as missing:
-        syncs = ()
-        notes.append(f"Redis is left out: {missing}")
-    steps_count = len(SUBJECTS) * bench.rounds * len(COUNTS) * len(CONNECTIONS) * (1 + len(syncs))
+    notes = [f"messages of {len(VALUE)} B; Redis is one server beside three nodes, too"]
+    peers = _peers(bench, notes)
+    steps_count = len(SUBJECTS) * bench.rounds * len(COUNTS) * len(CONNECTIONS) * (1 + len(peers))
     with Steps(NAME, steps_count + copy_steps(bench)) as steps:
         for one_of in (_one_node, _three_nodes):
-            with one_of(bench) as nodes, _redis(bench, syncs) as streams:
-                _measure(bench, nodes, streams, measured, steps)
+            with one_of(bench) as nodes, _beside(bench, peers, len(nodes.pids)) as subjects:
+                _measure(bench, nodes, subjects, measured, steps)
         measure_copies(bench, measured, steps)
-    rows = [*_results(measured, syncs), *copy_results(measured)]
+    rows = [*_results(measured, peers), *copy_results(measured)]
     title = "messages through queues; copies of a bucket; every answer is synced"
     return Report(title=title, results=rows, notes=notes)
+
+
+def _peers(bench: Bench, notes: list[str]) -> list[Peer]:
+    """Who can stand beside us on this machine; the others are noted."""
+    peers = []
+    try:
+        Redis(bench.directory, "always")
+    except Unavailable as missing:
+        notes.append(f"Redis is left out: {missing}")
+    else:
+        peers += [Peer("Redis", REDIS, sync, sync == "always") for sync in SYNCS]
+    try:
+        Rabbit(bench.directory)
+    except Unavailable as missing:
+        notes.append(f"RabbitMQ is left out: {missing}")
+    else:
+        peers.append(Peer("RabbitMQ", RABBIT))
+        notes.append(
+            "RabbitMQ: quorum queues, as many nodes and copies as of ours, asked in AMQP frames by "
+            "the generator that asks the others; it sends messages to who consumes, unasked"
+        )
+    return peers
 
 
 @contextmanager
@@ -68,25 +106,30 @@ def _three_nodes(bench: Bench) -> Iterator[Nodes]:
 
 
 @contextmanager
-def _redis(bench: Bench, syncs: tuple[str, ...]) -> Iterator[dict[str, Subject]]:
-    """One Redis for each way to sync."""
+def _beside(bench: Bench, peers: Sequence[Peer], nodes: int) -> Iterator[dict[str, Subject]]:
+    """Every peer: a Redis for each way to sync, and as many nodes of RabbitMQ as of ours."""
     with ExitStack() as stack:
-        streams: dict[str, Subject] = {}
-        for sync in syncs:
-            directory = bench.fresh(f"redis-{sync}")
+        subjects: dict[str, Subject] = {}
+        for peer in peers:
+            directory = bench.fresh(peer.name.lower())
             stack.callback(bench.remove, directory)
-            streams[sync] = RedisStreams(stack.enter_context(Redis(directory, sync)))
-        yield streams
+            subject: Subject
+            if peer.sync:
+                subject = RedisStreams(stack.enter_context(Redis(directory, peer.sync)))
+            else:
+                subject = RabbitQueues(stack.enter_context(Rabbit(directory, nodes)))
+            subjects[peer.key] = subject
+        yield subjects
 
 
 def _measure(
     bench: Bench,
     nodes: Nodes,
-    streams: Mapping[str, Subject],
+    beside: Mapping[str, Subject],
     measured: Measured,
     steps: Steps,
 ) -> None:
-    asked: Mapping[str, Subject] = {**streams, OURS: OurQueues(nodes)}
+    asked: Mapping[str, Subject] = {**beside, OURS: OurQueues(nodes)}
     stock = 2000 if bench.quick else 20_000
     for _ in range(bench.rounds):
         for kind, count in COUNTS.items():
@@ -107,23 +150,23 @@ def _measure(
         subject.check()
 
 
-def _results(measured: Measured, syncs: tuple[str, ...]) -> list[Result]:
+def _results(measured: Measured, peers: Sequence[Peer]) -> list[Result]:
     rows = []
     for subject in SUBJECTS:
         for kind in COUNTS:
             for connections in CONNECTIONS:
                 key, case = (subject, kind, connections), f"{subject}, {kind}, {connections}"
                 for figure, unit in (("rate", "messages/s"), *((p, "ms") for p in PERCENTILES)):
-                    for sync in syncs or ("",):
-                        if figure != "rate" and sync == "everysec":
-                            continue
-                        limit = f"Redis {REDIS[kind]}, {sync}"
+                    is_rate = figure == "rate"
+                    beside = [one for one in peers if is_rate or one.syncs_first]
+                    for peer in beside or (None,):
+                        limit = "" if peer is None else peer.limit(kind)
                         rows.append(
                             result(
-                                NAME, case if figure == "rate" else f"{case}: {figure}",
+                                NAME, case if is_rate else f"{case}: {figure}",
                                 measured.of((*key, OURS, figure)), unit,
-                                limits=measured.of((*key, sync, figure)),
-                                limit_name=limit if figure == "rate" else f"{limit}, {figure}",
+                                limits=measured.of((*key, peer.key if peer else "", figure)),
+                                limit_name=limit if is_rate else f"{limit}, {figure}",
                             )
                         )  # fmt: skip
     rows += [
