@@ -1,13 +1,17 @@
 """Pub/sub over HTTP: messages to whoever listens now, by topic or by pattern."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from tidelog.broker.pubsub import name_problem
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.problems import Problem
-from tidelog.faces.http.push import Event, EventStream, Feed, Source, push_to_socket
+from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
 
@@ -62,7 +66,9 @@ def _patterns(call: Call) -> list[str]:
     return list(dict.fromkeys(patterns))
 
 
-def _source(call: Call, patterns: list[str], feed: Feed) -> Source:
+@contextmanager
+def _listening(call: Call, patterns: list[str], feed: Feed) -> Iterator[None]:
+    """Inside, what is told goes into the feed: from before the client hears that it listens."""
     pubsub = call.node.services.pubsub
 
     def hear(topic: str, data: bytes) -> bool:
@@ -72,25 +78,34 @@ def _source(call: Call, patterns: list[str], feed: Feed) -> Source:
 
     for one in patterns:
         pubsub.subscribe(one, hear)
+    try:
+        yield
+    finally:
+        for one in patterns:
+            pubsub.unsubscribe(one, hear)
 
-    async def listen(_: Feed) -> None:
-        try:
-            await feed.over()
-        finally:
-            for one in patterns:
-                pubsub.unsubscribe(one, hear)
 
-    return listen
+class _Events(EventStream):
+    """What is heard while the answer is sent."""
+
+    def __init__(self, call: Call, patterns: list[str]) -> None:
+        feed = Feed(CURSOR)
+        super().__init__(call.node, feed, Feed.over)
+        self._listening = partial(_listening, call, patterns, feed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._listening():
+            await super().__call__(scope, receive, send)
 
 
 async def subscribe_events(call: Call) -> EventStream:
-    feed = Feed(CURSOR)
-    return EventStream(call.node, feed, _source(call, _patterns(call), feed))
+    return _Events(call, _patterns(call))
 
 
 async def subscribe_socket(call: Call) -> None:
     patterns, feed = _patterns(call), Feed(CURSOR)
-    await push_to_socket(call.node, socket_of(call), feed, _source(call, patterns, feed))
+    with _listening(call, patterns, feed):
+        await push_to_socket(call.node, socket_of(call), feed, Feed.over)
 
 
 PARAMS: Final = (

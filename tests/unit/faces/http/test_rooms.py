@@ -2,6 +2,8 @@
 
 import asyncio
 
+from uvicorn.protocols.utils import ClientDisconnected
+
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_queues import post
@@ -105,5 +107,27 @@ def test_names_that_cannot_be_are_refused():
         assert (await ask(app, "/v1/pubsub?topics=a.b*")).status == 400
         assert (await post(app, "/v1/rooms/a%20b/events", {"data": 1})).status in (400, 404)
         assert (await ask(app, "/v1/rooms/none/subscribe")).status == 404
+
+    on_a_node(story)
+
+
+def test_who_goes_before_it_is_told_that_it_listens_leaves_nothing_behind():
+    async def story(node):
+        app = serving(node)
+        scope = {
+            "type": "websocket", "path": "/v1/pubsub", "query_string": b"topics=a", "headers": [],
+            "root_path": "", "scheme": "ws", "server": ("t", 1), "client": ("t", 2),
+            "subprotocols": [], "extensions": {"websocket.http.response": {}},
+        }  # fmt: skip
+
+        async def receive():
+            return {"type": "websocket.connect"}
+
+        async def send(message):
+            raise ClientDisconnected
+
+        await app(scope, receive, send)
+
+        assert app.node.services.pubsub.counts() == {}
 
     on_a_node(story)
