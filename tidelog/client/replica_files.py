@@ -235,9 +235,11 @@ class Copy:
     def _aside(self) -> Path:
         return self.path.with_name(self.path.name + INCOMING)
 
-    def _adopt(self, topic: str) -> None:
-        self._store = ViewStore(self._databases, self._pure_path, self._kind, UUID(topic))
-        self.position, self.topic = self._store.open(), topic
+    def _adopt(self, topic: str) -> ViewStore:
+        store = ViewStore(self._databases, self._pure_path, self._kind, UUID(topic))
+        self.position, self.topic = store.open(), topic
+        self._store = store
+        return store
 
     def close(self) -> None:
         self.abandon()
@@ -249,13 +251,18 @@ class Copy:
 
     def apply(self, records: Sequence[Record], to: Position) -> None:
         """Fold records, and be at `to` from now on; SyncFailed if the disk does not take them."""
-        assert self._store is not None, "only what is whole can be gone on with"
+        assert self.is_whole, "only what is whole can be gone on with"
         assert to.applied >= self.position.applied, "a copy never goes back"
         trims = to.start > self.position.start
         keys = None if trims else [record.key for record in records if record.key is not None]
         try:
+            # It is not open where a snapshot could not be put in its place, and the disk was full.
+            store = self._store or self._adopt(self.topic)
             with self._recent.changing(keys):
-                self._store.apply(records, to)
+                store.apply(records, to)
+        except _Damaged:
+            self.discard()
+            raise SyncFailed(f"{self.path} is damaged") from None
         except (sqlite3.Error, OSError) as error:
             is_damaged = isinstance(error, sqlite3.DatabaseError)
             if is_damaged and not isinstance(error, sqlite3.OperationalError):

@@ -131,6 +131,28 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch):
     assert read_meta(copy.path).position.applied == 2  # type: ignore[union-attr]
 
 
+def test_a_disk_that_stays_full_is_gone_on_with_once_it_is_not(tmp_path, monkeypatch):
+    copy, sent = opened(fill(tmp_path / "config.db", put("k", b"1", 0))), snapshot(applied=9)
+    real, is_full = SystemDatabases.open, True
+
+    def open_if_not_full(self: SystemDatabases, path: PurePosixPath) -> object:
+        if is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(self, path)
+
+    monkeypatch.setattr(SystemDatabases, "open", open_if_not_full)
+
+    assert isinstance(load(copy, sent), SyncFailed)
+    with pytest.raises(SyncFailed, match="full"):
+        copy.apply([put("k", b"2", 1)], Position(applied=2))
+    is_full = False
+    copy.apply([put("k", b"2", 1)], Position(applied=2))
+
+    assert (copy.is_whole, copy.applied) == (True, 2)
+    copy.close()
+    assert read_meta(copy.path).position.applied == 2  # type: ignore[union-attr]
+
+
 def test_a_copy_that_is_found_damaged_is_begun_anew_and_read_anew(tmp_path):
     path = fill(tmp_path / "config.db", *(put(f"k{n}", b"x" * 500, n) for n in range(100)))
     copy, file = opened(path), File(path)
