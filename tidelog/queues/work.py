@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
+from typing import Final
 
 from tidelog.model import Offset
 from tidelog.queues.records import DEAD, MAIN, About, Delivery, PlaceOf, Settings
@@ -37,6 +38,17 @@ class State(Enum):
     GIVING = "giving"
     GIVEN = "given"
     SETTLING = "settling"
+
+
+_SHOWN: Final = {
+    State.DELAYED: "delayed",
+    State.READY: "ready",
+    State.BLOCKED: "ready",
+    State.GIVING: "in_flight",
+    State.GIVEN: "in_flight",
+    State.SETTLING: "in_flight",
+}
+"""What people are told of a message in this state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,12 +82,16 @@ class Lane:
     """A heap; an entry whose job is not READY in this lane any more is passed over."""
     heads: dict[str, list[Offset]] = field(default_factory=dict)
     """Of an ordered queue: the messages of each key, a heap; only the first may be given out."""
+    shown: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SHOWN.values(), 0))
+    """How many messages are in it, by what people are told of them."""
 
 
 class WorkQueue:
     """One work queue.
 
-    Invariant: a job is in `_timers` if and only if it is DELAYED or GIVEN.
+    Invariants:
+      1. A job is in `_timers` if and only if it is DELAYED or GIVEN.
+      2. Every lane's `shown` counts the jobs in it, so that looking costs nothing.
     """
 
     def __init__(self, name: str, settings: Settings) -> None:
@@ -104,20 +120,40 @@ class WorkQueue:
 
     def stored(self, sequence: int, offset: Offset, about: About, made_ms: int, at: Moment) -> Job:
         """A message stands in the log."""
-        self.next_sequence = max(self.next_sequence, sequence + 1)
-        job = _job(offset, sequence, about, made_ms)
-        self.jobs[offset] = self.by_sequence[sequence] = job
+        job = self._add(_job(offset, sequence, about, made_ms))
         self._enter(job, MAIN)
         self.release(job, at)
         return job
 
     def replayed(self, sequence: int, offset: Offset, about: About, made_ms: int) -> None:
         """A message that was read from the log; `start` gives it a state."""
-        self.next_sequence = max(self.next_sequence, sequence + 1)
         if (older := self.by_sequence.get(sequence)) is not None:
-            self.jobs.pop(older.offset, None)
-        job = _job(offset, sequence, about, made_ms)
-        self.jobs[offset] = self.by_sequence[sequence] = job
+            self._remove(older)
+        self._add(_job(offset, sequence, about, made_ms))
+
+    def _add(self, job: Job) -> Job:
+        self.next_sequence = max(self.next_sequence, job.sequence + 1)
+        self.jobs[job.offset] = self.by_sequence[job.sequence] = job
+        self._count(job, 1)
+        return job
+
+    def _remove(self, job: Job) -> None:
+        if self.jobs.pop(job.offset, None) is not None:
+            self._count(job, -1)
+
+    def _count(self, job: Job, by: int) -> None:
+        self._lanes[job.lane].shown[_SHOWN[job.state]] += by
+
+    def _become(self, job: Job, state: State, lane: int | None = None) -> None:
+        """Change a job's state, or its lane as well."""
+        is_here = self.jobs.get(job.offset) is job
+        if is_here:
+            self._count(job, -1)
+        job.state = state
+        if lane is not None:
+            job.lane = lane
+        if is_here:
+            self._count(job, 1)
 
     def replayed_delivery(self, sequence: int, value: Delivery | None) -> None:
         job = self.by_sequence.get(sequence)
@@ -129,9 +165,10 @@ class WorkQueue:
         job.has_delivery = True
         self._apply(job, value)
 
-    @staticmethod
-    def _apply(job: Job, value: Delivery) -> None:
-        job.count, job.count_before, job.lane = value.count, value.count_before, value.lane
+    def _apply(self, job: Job, value: Delivery) -> None:
+        job.count, job.count_before = value.count, value.count_before
+        if value.lane != job.lane:
+            self._become(job, job.state, value.lane)
         job.visibility_ms = value.visibility_ms
         job.not_before_ms, job.delay_ms = value.not_before_ms, value.delay_ms
 
@@ -149,7 +186,7 @@ class WorkQueue:
         """A message is deleted from the log: done, or purged."""
         job = self.by_sequence.pop(sequence, None)
         if job is not None:
-            self.jobs.pop(job.offset, None)
+            self._remove(job)
             self._timers.cancel(job.offset)
             self._leave(job)
 
@@ -162,7 +199,7 @@ class WorkQueue:
         while ready and len(taken) < count_max:
             job = self.jobs.get(heappop(ready))
             if job is not None and job.state is State.READY and job.lane == lane:
-                job.state = State.GIVING
+                self._become(job, State.GIVING)
                 taken.append(job)
         return taken
 
@@ -176,7 +213,7 @@ class WorkQueue:
                     break
         for job in taken:
             self._timers.cancel(job.offset)
-            job.state = State.GIVING
+            self._become(job, State.GIVING)
         return taken
 
     def has_ready(self, lane: int) -> bool:
@@ -201,7 +238,7 @@ class WorkQueue:
         self._given(job, at)
 
     def _given(self, job: Job, at: Moment) -> None:
-        job.state = State.GIVEN
+        self._become(job, State.GIVEN)
         self._timers.set(job.offset, at.now + job.visibility_ms / 1000)
 
     def put_back(self, job: Job, value: Delivery, at: Moment) -> None:
@@ -221,17 +258,17 @@ class WorkQueue:
         if job.delay_ms > 0:
             wait_ms = min(wait_ms, job.delay_ms)
         if wait_ms > 0:
-            job.state = State.DELAYED
+            self._become(job, State.DELAYED)
             self._timers.set(job.offset, at.now + wait_ms / 1000)
         elif self._is_first(job):
-            job.state = State.READY
+            self._become(job, State.READY)
             heappush(self._lanes[job.lane].ready, job.offset)
         else:
-            job.state = State.BLOCKED
+            self._become(job, State.BLOCKED)
 
     def settle(self, job: Job) -> None:
         """Its owner has said what shall become of it; that is not stored yet."""
-        job.state = State.SETTLING
+        self._become(job, State.SETTLING)
         self._timers.cancel(job.offset)
 
     def unsettle(self, job: Job, at: Moment) -> None:
@@ -278,7 +315,7 @@ class WorkQueue:
     # Order.
 
     def _enter(self, job: Job, lane: int) -> None:
-        job.lane = lane
+        assert job.lane == lane, "whoever moves it has said so"
         if self.settings.is_ordered and job.key is not None:
             heappush(self._lanes[lane].heads.setdefault(job.key, []), job.offset)
 
@@ -298,7 +335,7 @@ class WorkQueue:
             return
         following = self.jobs.get(waiting[0])
         if following is not None and following.state is State.BLOCKED:
-            following.state = State.READY
+            self._become(following, State.READY)
             heappush(lane.ready, following.offset)
 
     def _is_first(self, job: Job) -> bool:
@@ -311,21 +348,12 @@ class WorkQueue:
 
     def counts(self, lane: int, now_ms: int) -> dict[str, int]:
         """How many messages there are of each kind, and how old the oldest is."""
-        found = {"ready": 0, "delayed": 0, "in_flight": 0, "oldest_ms": 0}
+        shown = self._lanes[lane].shown
         oldest = now_ms
-        for job in self.jobs.values():
-            if job.lane != lane:
-                continue
-            oldest = min(oldest, job.made_ms)
-            match job.state:
-                case State.DELAYED:
-                    found["delayed"] += 1
-                case State.READY | State.BLOCKED:
-                    found["ready"] += 1
-                case _:
-                    found["in_flight"] += 1
-        found["oldest_ms"] = max(now_ms - oldest, 0)
-        return found
+        if any(shown.values()):
+            # They are in the order of their offsets, and few of the other lane lie before.
+            oldest = next(job.made_ms for job in self.jobs.values() if job.lane == lane)
+        return {**shown, "oldest_ms": max(now_ms - oldest, 0)}
 
     def in_lane(self, lane: int) -> list[Job]:
         return [job for job in self.jobs.values() if job.lane == lane]
