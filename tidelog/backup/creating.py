@@ -10,6 +10,7 @@ Rule 3: of a manifest that cannot be read nobody knows which files it needs. Whi
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -155,7 +156,8 @@ async def create(
             made = await _make(bootstrap, storage, wish, run, found, on_progress, now_ms)
         except BaseException:
             for writer in run.writers:
-                writer.abandon()
+                with suppress(OSError):  # what one cannot remove is no reason to leave the others'
+                    writer.abandon()
             raise
         removed: tuple[str, ...] = ()
         if wish.keep and not damaged:

@@ -43,10 +43,14 @@ class Output:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.finish()
-        else:
+        if kind is not None:
             self.abandon()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.abandon()
+            raise
 
 
 class Storage(Protocol):
@@ -163,7 +167,8 @@ class _LocalOutput(Output):
 
     def abandon(self) -> None:
         if not self._is_finished:
-            self._file.close()
+            with suppress(OSError):  # a full disk does not take what is still in memory
+                self._file.close()
             self._unfinished.unlink(missing_ok=True)
 
 

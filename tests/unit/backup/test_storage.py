@@ -1,3 +1,7 @@
+import errno
+import io
+from pathlib import Path
+
 import pytest
 
 from tidelog.backup.problems import BackupError, Damaged
@@ -42,6 +46,41 @@ def test_a_file_that_was_not_finished_is_none(storage):
         fail()
 
     assert storage.names("") == storage.unfinished("") == []
+
+
+class FullDisk(io.FileIO):
+    """A file that can be made, and nothing written to."""
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def full(tmp_path, monkeypatch):
+    real = Path.open
+
+    def open_full(path, mode="r", *more):
+        made = mode == "wb"
+        return io.BufferedWriter(FullDisk(path, mode)) if made else real(path, mode, *more)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    return LocalStorage(tmp_path)
+
+
+def test_a_full_disk_leaves_nothing_of_a_file_that_cannot_be_finished(full):
+    with pytest.raises(OSError, match="No space"):
+        write(full, "a/b", b"little")
+
+    assert full.names("") == full.unfinished("") == []
+
+
+def test_a_full_disk_leaves_nothing_of_a_file_that_is_given_up(full):
+    output = full.create("a/b")
+    output.write(b"little")
+
+    output.abandon()
+
+    assert full.names("") == full.unfinished("") == []
 
 
 def test_what_a_killed_run_left_can_be_told_apart(storage):
