@@ -217,13 +217,17 @@ def test_a_topic_that_goes_before_it_is_read_is_left_out_of_a_backup_of_all(
     assert made.notes == ("gone-by-now was deleted before it was read; it is left out",)
 
 
-def test_a_run_that_is_ended_leaves_nothing(cluster, topic, place, monkeypatch):
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_run_that_is_ended_leaves_nothing(cluster, topic, place, monkeypatch, is_written):
     produce(cluster, topic, b"1")
     back_up(cluster, place, topic)
     before = files(place)
     produce(cluster, topic, b"2")
+    write = creating._write_manifest
 
     def stop_here(storage, made):
+        if is_written:  # somebody ends it while the manifest is written, and hears of that later
+            write(storage, made)
         raise Ended
 
     monkeypatch.setattr(creating, "_write_manifest", stop_here)

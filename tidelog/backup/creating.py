@@ -155,9 +155,7 @@ async def create(
         try:
             made = await _make(bootstrap, storage, wish, run, found, on_progress, now_ms)
         except BaseException:
-            for writer in run.writers:
-                with suppress(OSError):  # what one cannot remove is no reason to leave the others'
-                    writer.abandon()
+            _abandon(storage, run)
             raise
         removed: tuple[str, ...] = ()
         if wish.keep and not damaged:
@@ -166,6 +164,15 @@ async def create(
         manifest=made, new_bytes=run.progress.bytes, new_records=run.progress.records,
         seconds=time.monotonic() - began, removed=removed,
     )  # fmt: skip
+
+
+def _abandon(storage: Storage, run: _Run) -> None:
+    """Remove all that a run wrote; the manifest first, as it needs the rest."""
+    with suppress(OSError):
+        storage.remove(_manifest_name(run.id))
+        for writer in run.writers:
+            with suppress(OSError):  # what one cannot remove is no reason to leave the others'
+                writer.abandon()
 
 
 async def _make(
@@ -296,8 +303,12 @@ def _groups_of(
 
 
 def _write_manifest(storage: Storage, made: Manifest) -> None:
-    with storage.create(f"{manifest.FOLDER}/{made.id}{manifest.SUFFIX}") as output:
+    with storage.create(_manifest_name(made.id)) as output:
         output.write(manifest.encode(made))
+
+
+def _manifest_name(backup: str) -> str:
+    return f"{manifest.FOLDER}/{backup}{manifest.SUFFIX}"
 
 
 class _Copying:
@@ -439,7 +450,7 @@ def prune(storage: Storage, found: Sequence[Manifest], keep: int) -> tuple[str, 
     """Give up all but the newest backups, and the files that no other needs; their ids."""
     gone, kept = found[:-keep], found[-keep:]
     for one in gone:
-        storage.remove(f"{manifest.FOLDER}/{one.id}{manifest.SUFFIX}")
+        storage.remove(_manifest_name(one.id))
     needed = {file for one in kept for file in one.files}
     for name in {file for one in gone for file in one.files} - needed:
         storage.remove(name)
