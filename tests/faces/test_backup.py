@@ -382,6 +382,43 @@ def test_a_restore_that_was_cut_off_is_gone_on_with(cluster, topic, place, monke
     assert records(cluster, f"cut.{topic}") == [(n, b"%d" % n) for n in range(6)]
 
 
+def test_what_was_never_restored_is_not_gone_on_with(cluster, topic, place):
+    for value in (b"1", b"2"):
+        produce(cluster, topic, value)
+    back_up(cluster, place, topic)
+    name = f"mine.{topic}"
+
+    async def settings():
+        async with AdminClient(cluster.bootstrap) as client:
+            configs = await client.describe_configs(Resource.TOPIC, name)
+        return {one.name: one.value for one in configs}
+
+    async def make():
+        async with AdminClient(cluster.bootstrap) as client:
+            await client.create_topic(name, partitions=2)
+
+    asyncio.run(make())
+    produce(cluster, name, b"mine")
+    before = asyncio.run(settings())
+
+    with pytest.raises(BackupError, match="no restore that was cut off"):
+        bring_back(cluster, place, prefix="mine.", resume=True)
+
+    assert records(cluster, name) == [(0, b"mine")]
+    assert asyncio.run(settings()) == before
+
+
+def test_a_restore_that_is_complete_can_be_gone_on_with_and_is_compared(cluster, topic, place):
+    produce(cluster, topic, b"1", b"2")
+    back_up(cluster, place, topic)
+    bring_back(cluster, place, prefix="whole.")
+
+    done = bring_back(cluster, place, prefix="whole.", resume=True)
+
+    assert done.verified_records == 2
+    assert records(cluster, f"whole.{topic}") == [(0, b"1"), (1, b"2")]
+
+
 @contextmanager
 def cut_off(monkeypatch, *, after):
     """Inside, a restore is interrupted after so many requests."""

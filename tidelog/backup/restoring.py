@@ -1,7 +1,8 @@
 """A backup is written into a cluster, where nothing of the same name is.
 
 Rule 1: what is there already is not touched: a topic that exists is refused, unless a restore of
-        this backup is gone on with. Then what is there is compared with the backup, too.
+        this backup is gone on with. Such a topic is known by how it is held, and what is there is
+        compared with the backup, too.
 Rule 2: until everything is compared nothing is deleted or compacted: retention of a topic whose
         records are old would be quicker. The topic's own settings are the last that is restored.
 Rule 3: a log ends where it ended, and begins where it began: groups that had read everything have
@@ -132,6 +133,12 @@ async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> 
                 raise BackupError(_other_partitions(topic, name, count, needed))
             if not wish.resume and not await _is_unused(client, name, topic):
                 raise BackupError(_exists(topic, name))
+            if wish.resume and not await _is_restored(client, name, topic):
+                raise BackupError(
+                    f"topic {name!r} is no restore that was cut off: it has other settings than "
+                    "those have, and ends elsewhere than the backup; delete it, or restore "
+                    "under another name with --into PREFIX"
+                )
         replication = min(topic.replication, brokers)
         configs = dict(topic.configs)
         if replication < topic.replication:
@@ -173,6 +180,17 @@ async def _is_unused(client: BackupClient, name: str, topic: TopicBackup) -> boo
     if not topic.is_internal:
         return False
     return not any([await client.committed_end(name, one.partition) for one in topic.partitions])
+
+
+async def _is_restored(client: BackupClient, name: str, topic: TopicBackup) -> bool:
+    """Whether a topic is held as a restore holds it, is empty, or has all that one would bring."""
+    if topic.is_internal:
+        return True  # nothing tells them apart before they are compared
+    found = {one.name: one.value for one in await client.describe_configs(Resource.TOPIC, name)}
+    if all(found.get(key) == value for key, value in HOLD.items()):
+        return True
+    ends = [await client.committed_end(name, one.partition) for one in topic.partitions]
+    return not any(ends) or ends == [one.end for one in topic.partitions]
 
 
 def _exists(topic: TopicBackup, name: str) -> str:
