@@ -39,6 +39,8 @@ from tidelog.queues.records import (
     job_record,
 )
 from tidelog.records import Record
+from tidelog.views.kv import EXPIRES_HEADER
+from tidelog.views.kv import entry_of as stored_entry
 
 VERSION: Final = "0.1.0"
 JSON_FORMAT: Final = "json"
@@ -208,7 +210,6 @@ class PubSubPublish(_Message, frozen=True, kw_only=True, tag="pubsub_publish"):
 Operation: TypeAlias = KvSet | KvDel | QueuePublish | QueueAck | StreamPublish | PubSubPublish
 decode_operation: Final = msgspec.json.Decoder(Operation).decode
 
-EXPIRES_HEADER: Final = "tidelog-expires-at"
 EVENT_HEADER: Final = "event"
 
 
@@ -246,10 +247,9 @@ def _operation_of(record: Record, source: Source) -> Operation | None:
     if record.value is None:
         return KvDel(keys=[key], key_encoding=key_encoding)
     value, encoding = _shown(record.value)
-    expires = next((value for name, value in record.headers if name == EXPIRES_HEADER), None)
     return KvSet(
         key=key, value=value, encoding=encoding, key_encoding=key_encoding,
-        expires_at_ms=int(expires) if expires is not None and expires.isdigit() else None,
+        expires_at_ms=None if record.key is None else stored_entry(record).expires_at_ms,
     )  # fmt: skip
 
 

@@ -256,6 +256,20 @@ def test_an_entry_is_one_line_though_its_value_was_written_in_several():
     assert again is not None and json.loads(again.value or b"") == {"a": [1]}
 
 
+@pytest.mark.parametrize(
+    ("header", "expires"), [(b"99", 99), (b"9" * 5000, None), (b"soon", None), (None, None)]
+)
+def test_a_time_that_is_none_keeps_nobody_from_copying(header, expires):
+    record = Record(
+        key=b"k", value=b"1", offset=7, timestamp_ms=1, headers=(("tidelog-expires-at", header),)
+    )
+
+    entry = protocol.entry_of(record, protocol.Source(bucket="b"))
+
+    assert entry is not None
+    assert json.loads(bytes(entry.operation)).get("expires_at_ms") == expires
+
+
 def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
     async def story(bucket, app):
         replica = Replica(app)
