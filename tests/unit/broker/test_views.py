@@ -30,6 +30,15 @@ def entries_of(view):
     )
 
 
+def unreadable(offset=0):
+    """A batch whose bytes are as they were written, and make no record."""
+    record = Record(key=b"bad", value=b"1", headers=(("h", b"v"),))
+    batch = encode_batch([record], base_offset=offset)
+    batch[-4] = 0x7E  # the header's name is longer than all that is left
+    batch[CRC_AT : CRC_AT + 4] = crc32c(memoryview(batch)[CRC_FROM:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
 # What the view shows, and how far it says that it is.
 
 
@@ -71,10 +80,7 @@ def test_who_gives_up_waiting_leaves_nothing_behind():
 
 def test_a_record_that_nobody_can_read_is_passed_over():
     async def story(bucket):
-        batch = encode_batch([Record(key=b"bad", value=b"1", headers=(("h", b"v"),))])
-        batch[-4] = 0x7E  # the header's name is longer than all that is left
-        batch[CRC_AT : CRC_AT + 4] = crc32c(memoryview(batch)[CRC_FROM:]).to_bytes(4, "big")
-        answer = await bucket.node.produce("b", batch)
+        answer = await bucket.node.produce("b", unreadable())
         assert answer.error_code == 0
         await bucket.put(b"k", b"1")
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from msgspec import Raw
 
+from tests.unit.broker.test_views import unreadable
 from tests.unit.client.copying import (
     OTHER_TOPIC,
     Make,
@@ -35,6 +36,7 @@ from tidelog.copying.kinds import QueueView
 from tidelog.copying.protocol import Ack, Batch, Failed, Hello, LogEntry, Source, Sync
 from tidelog.queues.records import About, PlaceOf, delivery_record, job_record
 from tidelog.queues.records import Delivery as Given
+from tidelog.records import encode_batch
 
 ONE = put("k", b"1", 0)
 TWO = put("k", b"2", 1)
@@ -165,6 +167,17 @@ def test_a_value_may_be_nested_as_deeply_as_its_writer_likes(make):
 
         assert stage.following.last_error is None
         assert [found for _, found, _ in stage.rows()] == [value]
+
+
+def test_a_batch_that_nobody_can_read_is_passed_over_as_nodes_do(make):
+    stage = make()
+    head = protocol.BATCHES + protocol.BATCHES_HEAD.pack(3, 3, 3)
+    later = bytes(encode_batch([put("l", b"1", 2)], base_offset=2))
+
+    stage.play([*WHOLE, head + unreadable(1) + later])
+
+    assert stage.following.last_error is None
+    assert [key for key, _, _ in stage.rows()] == [b"k", b"l"]
 
 
 # After a loss.

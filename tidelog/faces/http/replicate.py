@@ -16,6 +16,7 @@ from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.broker.copies import Copies, Copy, Elsewhere, Taken, check_source
+from tidelog.broker.folding import readable_records
 from tidelog.broker.record_service import Batches, ReadOutside
 from tidelog.copying import protocol
 from tidelog.copying.protocol import (
@@ -36,6 +37,7 @@ from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.replicate_live import Live
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
+from tidelog.log.committed import committed_batches
 from tidelog.model import NO_EPOCH, Offset
 
 NAME_MAX: Final = 256
@@ -215,7 +217,12 @@ class Session:
 
 
 def _batch(found: Batches, source: Source) -> Batch:
-    records, _ = found.unpack(1_000_000, 1 << 30)
+    records = (
+        record
+        for header, batch in committed_batches(found.data, found.aborted)
+        for record in readable_records(header, batch)
+        if record.offset >= found.offset
+    )
     entries = [e for record in records if (e := protocol.entry_of(record, source)) is not None]
     return Batch(
         entries=entries, next_offset=found.end, current_offset=found.high_watermark,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.broker.node import on_a_node
 from tests.unit.broker.test_kv import Bucket, Undecided
-from tests.unit.broker.test_views import SMALL, compact, partition_of
+from tests.unit.broker.test_views import SMALL, compact, partition_of, unreadable
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
 from tidelog.broker.topics import delete_topic
@@ -397,6 +397,25 @@ def test_a_bucket_that_is_deleted_while_a_copy_is_greeted_is_not_found(monkeypat
 
 
 # What a copy must not lack.
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_nobody_can_read_is_passed_over_and_nothing_that_follows_it(before):
+    async def story(bucket, app):
+        for _ in range(before):
+            await bucket.put(b"first", b"1")
+        assert (await bucket.node.produce("b", unreadable())).error_code == 0
+        await bucket.put(b"last", b"1")
+        replica = Replica(app)
+        await replica.sync(0)
+
+        entries = await replica.entries(before + 1)
+        await replica.leave()
+
+        keys = [entry["operation"]["key"] for entry in entries]
+        assert keys == ["first"] * before + ["last"]
+
+    in_a_bucket(story)
 
 
 def test_who_may_lack_a_deletion_that_was_compacted_is_told_to_ask_for_all():
