@@ -83,11 +83,10 @@ class PubSub:
 
     def counts(self) -> dict[str, int]:
         """Subscribers of this node, by pattern."""
-        return {
-            pattern: len(hearing)
-            for known in (self._exact, self._patterns)
-            for pattern, hearing in known.items()
-        } | {name: count for name, count in self.presence.items() if count}
+        found = Counter(self.presence)
+        for known in (self._exact, self._patterns):
+            found.update({pattern: len(hearing) for pattern, hearing in known.items()})
+        return {name: count for name, count in found.items() if count}
 
     # Telling.
 

@@ -69,3 +69,14 @@ def test_a_subscriber_that_has_gone_is_forgotten():
         assert pubsub.counts() == {}
 
     on_a_node(story)
+
+
+def test_who_follows_a_history_and_who_listens_by_the_same_name_are_both_counted():
+    async def story(node):
+        pubsub = PubSub(node.broker)
+        pubsub.presence["room.lobby"] += 2
+        pubsub.subscribe("room.lobby", lambda topic, data: True)
+
+        assert pubsub.counts() == {"room.lobby": 3}
+
+    on_a_node(story)
