@@ -16,6 +16,7 @@ from tidelog.backup.creating import create, load_manifests
 from tidelog.backup.problems import BackupError, Damaged, Differs
 from tidelog.backup.restoring import restore
 from tidelog.backup.storage import LocalStorage, open_storage
+from tidelog.client import Client
 from tidelog.client.admin import AdminClient, Resource, Source
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.transactional import TransactionalClient
@@ -406,6 +407,27 @@ def test_what_was_never_restored_is_not_gone_on_with(cluster, topic, place):
 
     assert records(cluster, name) == [(0, b"mine")]
     assert asyncio.run(settings()) == before
+
+
+def test_queues_of_a_cluster_are_not_taken_for_a_restore_that_was_cut_off(cluster, place):
+    def publish(http, *values):
+        with Client(http) as client:
+            queue = client.queue("jobs")
+            queue.declare()
+            for value in values:
+                queue.publish(value)
+
+    publish(cluster.http, "a", "b", "c", "d")
+    back_up(cluster, place, "__queues")
+    with Cluster(nodes=1) as other:
+        publish(other.http, "mine")
+
+        with pytest.raises(Differs):
+            bring_back(other, place, resume=True)
+
+        with Client(other.http) as client:
+            assert client.queue("jobs").describe()["depth"] == 1
+    assert bring_back(cluster, place, resume=True).verified_records is not None
 
 
 def test_a_restore_that_is_complete_can_be_gone_on_with_and_is_compared(cluster, topic, place):

@@ -253,9 +253,11 @@ async def restore(
     async with BackupClient(bootstrap) as client:
         plan = await plan_restore(client, manifest, wish)
         done = Restored(plan=plan)
+        work = _Work(bootstrap, storage, done, on_progress)
+        if wish.resume:
+            await work.compare_begun()
         for target in plan.targets:
             done.ids[target.name] = await _make_topic(client, target)
-        work = _Work(bootstrap, storage, done, on_progress)
         await work.write(is_resumed=wish.resume)
         for group in plan.groups:
             await client.restore_group(group)
@@ -332,6 +334,20 @@ class _Work:
 
         await self._each(one)
 
+    async def compare_begun(self) -> None:
+        """Before anything is written: what the cluster's own topics have must be of this backup."""
+
+        async def one(client: BackupClient, target: Target, part: PartitionBackup) -> None:
+            if not (target.exists and target.source.is_internal):
+                return
+            end = await client.committed_end(target.name, part.partition)
+            if end > part.end:
+                raise BackupError(_beyond(target.name, part, end))
+            if end > part.start:
+                await self._compare_to(client, target, part, end, lambda size: None)
+
+        await self._each(one)
+
     async def compare(self) -> None:
         progress = Progress(stage="comparing", bytes_total=self._done.plan.bytes)
         self._done.verified_records = 0
@@ -376,10 +392,7 @@ class _Work:
         name, number = target.name, part.partition
         position = await client.committed_end(name, number) if is_resumed else 0
         if position > part.end:
-            raise BackupError(
-                f"{name}-{number} ends at offset {position}, the backup at {part.end}; somebody "
-                "has written to it, so it cannot be gone on with"
-            )
+            raise BackupError(_beyond(name, part, position))
         topic_id = self._done.ids[name]
         requests = self._requests(part, position)
         while (request := await in_thread(next, requests, None)) is not None:
@@ -415,20 +428,43 @@ class _Work:
     async def _compare_one(
         self, client: BackupClient, target: Target, part: PartitionBackup, progress: Progress
     ) -> None:
-        name, number = target.name, part.partition
-        comparison = Comparison(
-            f"{name}-{number}", self._batches(part), start=part.start, end=part.end,
-            may_lack=target.may_lack,
-        )  # fmt: skip
-        reader = SliceReader(
-            client=client, topic=name, partition=number, position=part.start, end=part.end
-        )
-        async for found in reader.slices():
-            await in_thread(comparison.take, found.fetched.records)
-            size = len(found.fetched.records)
+        def advance(size: int) -> None:
             progress.bytes = min(progress.bytes + size, progress.bytes_total)
             self._on_progress(progress)
-        await in_thread(comparison.finish)
+
+        comparison = await self._compare_to(client, target, part, part.end, advance)
         assert self._done.verified_records is not None
         self._done.verified_records += comparison.records
         self._done.compacted_records += comparison.lacking
+
+    async def _compare_to(
+        self,
+        client: BackupClient,
+        target: Target,
+        part: PartitionBackup,
+        end: Offset,
+        advance: Callable[[int], None],
+    ) -> Comparison:
+        """Compare what lies before `end`; Differs says where it is not as in the backup."""
+        name, number = target.name, part.partition
+        expected = (
+            (header, one) for header, one in self._batches(part) if header.base_offset < end
+        )
+        comparison = Comparison(
+            f"{name}-{number}", expected, start=part.start, end=end, may_lack=target.may_lack
+        )
+        reader = SliceReader(
+            client=client, topic=name, partition=number, position=part.start, end=end
+        )
+        async for found in reader.slices():
+            await in_thread(comparison.take, found.fetched.records)
+            advance(len(found.fetched.records))
+        await in_thread(comparison.finish)
+        return comparison
+
+
+def _beyond(name: str, part: PartitionBackup, end: Offset) -> str:
+    return (
+        f"{name}-{part.partition} ends at offset {end}, the backup at {part.end}; somebody has "
+        "written to it, so it cannot be gone on with"
+    )
