@@ -26,7 +26,7 @@ from tidelog.model import Offset
 
 SYNC_EACH_MAX: Final = 2
 """Above this many dirty files and directories one `syncfs` is cheaper than a sync of each. It waits
-for what others have written, too, as the node's views are: for two files that costs more, at p99."""
+for what others have written, too, such as the node's views: for two files p99 doubles by that."""
 
 SYNC_AT_ONCE_BYTES: Final = 64 * 1024
 """A log's share of a round that is so small that it takes longer to hand over than to write."""
