@@ -37,6 +37,7 @@ from tidelog.shards.effects import Answer, Append, Moment, Writer, partition_for
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _LATE_SECONDS: Final = 1.0
+_READING_SECONDS: Final = 0.05
 _RESTORING_SECONDS: Final = 1.0
 """How long nothing more of a backup comes before a restored log is read."""
 _UNKNOWN_FATE: Final = (
@@ -99,6 +100,8 @@ class ShardDriver(Generic[S]):
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._not_before = 0.0
+        """Time passes for the shard no earlier than that: the loop stalled."""
         self._rereading: asyncio.TimerHandle | None = None
         self.shard = self._new_shard()
 
@@ -240,7 +243,10 @@ class ShardDriver(Generic[S]):
 
     def _set_timer(self) -> None:
         due = self.shard.next_deadline()
-        if due is None or (self._timer is not None and self._timer_at <= due):
+        if due is None:
+            return
+        due = max(due, self._not_before)
+        if self._timer is not None and self._timer_at <= due:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -254,8 +260,8 @@ class ShardDriver(Generic[S]):
         self._timer, self._timer_at = None, float("inf")
         if late:
             # The loop stalled, and heartbeats may wait in the sockets: let them be read first.
-            self._timer_at = at.now
-            self._timer = asyncio.get_running_loop().call_later(0.05, self._tick)
+            self._not_before = at.now + _READING_SECONDS
+            self._set_timer()
             return
         self.perform(self.shard.tick(at))
 

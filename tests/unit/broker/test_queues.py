@@ -327,3 +327,22 @@ def test_after_a_crash_owners_still_own_what_they_had_for_the_whole_time():
 
     machine.live(first, killed=True)
     machine.live(second)
+
+
+def test_time_goes_on_after_the_loop_has_stalled_though_requests_keep_coming():
+    async def story(desk):
+        await desk.declare()
+        await desk.publish(b"first")
+        assert await desk.receive(visible=1000)
+        (driver,) = (one for one in desk.queues.drivers() if one.shard.work_queues)
+        driver._timer.cancel()
+        await asyncio.sleep(5.0)
+        driver._tick()  # as the loop would, much too late
+
+        for _ in range(20):  # each sets the timer anew
+            await desk.publish(b"another")
+            await asyncio.sleep(0.01)
+
+        assert [value for value, _ in await desk.receive()] == [b"first"]
+
+    at_a_desk(story)
