@@ -313,9 +313,11 @@ class _Session:
 
     def _warm(self, interest: _Interest, offset: Offset, future: "asyncio.Future[Bytes]") -> None:
         interest.is_reading = False
-        if future.cancelled() or self.interests.get(interest.cluster_id) is not interest:
+        if future.cancelled():
             return
-        error = future.exception()
+        error = future.exception()  # asked for even if nobody reads here any more, or it is logged
+        if self.interests.get(interest.cluster_id) is not interest:
+            return
         if interest.offset != offset:  # the follower reads elsewhere now
             self.dirty[interest.cluster_id] = interest
         elif error is not None:
