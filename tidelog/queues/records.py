@@ -30,6 +30,7 @@ from tidelog.records import Record
 
 REQUEST_HEADER: Final = "r"
 ABOUT_HEADER: Final = "m"
+DONE_HEADER: Final = "d"
 
 _ID: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">H")
@@ -131,6 +132,8 @@ class JobWritten:
     place: PlaceOf
     about: About | None
     """None: it is done, or was deleted."""
+    done: str | None = None
+    """The receipt of who has done it, if its request has a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,14 @@ def job_record(
     )  # fmt: skip
 
 
+def done_record(place: PlaceOf, receipt: str, *, now_ms: int, request: bytes = b"") -> Record:
+    """A message is done, by who has this receipt: a request with a key may ask for it again."""
+    headers = _headers(request)
+    if request:
+        headers = (*headers, (DONE_HEADER, receipt.encode()))
+    return Record(key=_work_key(b"J", place), value=None, headers=headers, timestamp_ms=now_ms)
+
+
 def delivery_record(
     place: PlaceOf, value: Delivery | None, *, now_ms: int, request: bytes = b""
 ) -> Record:
@@ -249,7 +260,9 @@ def decode(record: Record) -> Written | None:
                 settings = None if value is None else msgspec.msgpack.decode(value, type=Settings)
                 return WorkQueueWritten(key[1:].decode(), settings)
             case b"J":
-                return JobWritten(_place(key), None if value is None else about_of(record))
+                if value is None:
+                    return JobWritten(_place(key), None, _done(record))
+                return JobWritten(_place(key), about_of(record))
             case b"D":
                 given = None if value is None else msgspec.msgpack.decode(value, type=Delivery)
                 return DeliveryWritten(_place(key), given)
@@ -257,6 +270,13 @@ def decode(record: Record) -> Written | None:
                 return None
     except (msgspec.MsgspecError, struct.error, UnicodeDecodeError) as error:
         raise CorruptMessage(f"the record at {record.offset} is no queue's: {error}") from None
+
+
+def _done(record: Record) -> str | None:
+    for name, value in record.headers:
+        if name == DONE_HEADER and value is not None:
+            return value.decode()
+    return None
 
 
 def _id(key: bytes, at: int) -> int:

@@ -44,6 +44,7 @@ from tidelog.queues.records import (
     WorkQueueWritten,
     decode,
     delivery_record,
+    done_record,
     job_record,
     request_of,
     work_queue_record,
@@ -149,10 +150,10 @@ class Shard(PointerRequests):
                 if (work := self.work_queues.get(place.queue)) is not None:
                     work.replayed(place.sequence, record.offset, about, record.timestamp_ms)
                 return record.offset
-            case JobWritten(place=place):
+            case JobWritten(place=place, done=done):
                 if (work := self.work_queues.get(place.queue)) is not None:
                     work.gone(place.sequence)
-                return True
+                return done
             case DeliveryWritten(place=place, value=value):
                 if (work := self.work_queues.get(place.queue)) is not None:
                     work.replayed_delivery(place.sequence, value)
@@ -438,9 +439,7 @@ class Shard(PointerRequests):
         effects, done = self._ask(reply, request, begin)
         if done is None:
             return effects
-        # Whoever reads the log again knows of those that were done, and not of the others.
-        known = done[0] if isinstance(done[0], list) else ["done"] * len(dict.fromkeys(receipts))
-        return [Answer(to=reply, result=Settled(known))]
+        return [Answer(to=reply, result=Settled(_known(done, receipts)))]
 
     def move(self, name: str, lane: int, count_max: int, reply: Token, at: Moment) -> Effects:
         """Bring up to so many ready messages of a lane into the other; answered with how many."""
@@ -508,7 +507,7 @@ class Shard(PointerRequests):
         records = []
         for job in jobs:
             place = queue.place(job)
-            records.append(job_record(place, None, None, now_ms=at.wall_ms, request=request))
+            records.append(done_record(place, job.receipt, now_ms=at.wall_ms, request=request))
             if job.has_delivery:
                 records.append(delivery_record(place, None, now_ms=at.wall_ms))
         return records
@@ -552,6 +551,17 @@ class Shard(PointerRequests):
         if dying:
             effects += self._move(queue, dying, None, at)
         return [*effects, *self._serve(queue, at)]
+
+
+def _known(done: Sequence[Any], receipts: Sequence[str]) -> list[str]:
+    """What became of each receipt of a request that comes again.
+
+    Whoever has read the log knows which were done; of the others, that they change nothing.
+    """
+    if isinstance(done[0], list):
+        return done[0]
+    fitted = {f"{one.offset}-{one.count}" if isinstance(one, Given) else one for one in done}
+    return ["done" if receipt in fitted else "expired" for receipt in dict.fromkeys(receipts)]
 
 
 def _settling(queue: WorkQueue, job: Job, kind: str, ms: int, at: Moment) -> Delivery | None:

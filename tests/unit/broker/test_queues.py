@@ -329,6 +329,31 @@ def test_after_a_crash_owners_still_own_what_they_had_for_the_whole_time():
     machine.live(second)
 
 
+@pytest.mark.parametrize("kind", ["ack", "nack", "extend"])
+def test_who_settles_again_after_a_restart_hears_which_receipts_did_not_fit(kind):
+    machine = Machine()
+    known = {}
+
+    async def first(node):
+        desk = Desk(node)
+        await desk.declare()
+        await desk.publish(b"1", b"2")
+        [(_, one), (_, two)] = await desk.receive(most=2, visible=1000)
+        await asyncio.sleep(1.5)
+        [(_, one_again)] = await desk.receive()
+        assert await desk.receive()
+        known["receipts"] = (one, one_again, two)
+        await again(node, desk)
+
+    async def again(node, desk=None):
+        desk = desk or Desk(node)
+        outcomes = await desk.settle(kind, *known["receipts"], key="k", ms=60_000)
+        assert outcomes == ("expired", "done", "expired")
+
+    machine.live(first, killed=True)
+    machine.live(again)
+
+
 def test_time_goes_on_after_the_loop_has_stalled_though_requests_keep_coming():
     async def story(desk):
         await desk.declare()
