@@ -24,7 +24,13 @@ from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
 from tidelog.faces.http.records import outside
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
-from tidelog.faces.http.streams import RECORDS_MAX, RecordStream, begin_stream, write_cursor
+from tidelog.faces.http.streams import (
+    RECORDS_MAX,
+    Cursor,
+    RecordStream,
+    begin_stream,
+    write_cursor,
+)
 from tidelog.faces.http.values import show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.model import Offset, topic_name_problem
@@ -202,7 +208,7 @@ def _show(found: Batches, number: int, bytes_max: int) -> tuple[list[tuple[bytes
 async def _open(call: Call) -> tuple[Feed, Source]:
     start = call["last-event-id"] or call["from"]
     if start.isascii() and start.isdecimal() and len(start) < 19:
-        start = write_cursor({0: int(start)})
+        start = write_cursor(Cursor(None, {0: int(start)}))
     topic = topic_of(call)
     try:
         stream = await begin_stream(call.node.services.records, topic, start, _show)

@@ -1,8 +1,8 @@
 """A topic's records as they come: server-sent events, or a WebSocket.
 
 Rule 1: within a partition nothing is left out, repeated or out of order, whoever comes to lead it.
-Rule 2: a cursor names the next offset of every partition. It is the client's: a node that it never
-        spoke with goes on from it.
+Rule 2: a cursor names the topic by its id, and the next offset of every partition. It is the
+        client's: a node that it never spoke with goes on from it.
 Rule 3: what cannot be gone on with is said, and is the end: a topic that was deleted, or offsets
         that were.
 """
@@ -42,7 +42,18 @@ PAUSE_SECONDS: Final = 0.5
 _CURSOR_MAX: Final = 16 * 1024
 
 _encode: Final = msgspec.json.Encoder().encode
-_read_cursor: Final = msgspec.json.Decoder(dict[int, Offset]).decode
+
+
+class Cursor(msgspec.Struct, array_like=True, frozen=True):
+    """Where a stream goes on."""
+
+    topic: str | None
+    """Its id; None for whichever has the name now."""
+    positions: dict[int, Offset]
+    """The next offset of every partition."""
+
+
+_read_cursor: Final = msgspec.json.Decoder(Cursor).decode
 
 
 class RecordStreamed(RecordShown, kw_only=True, omit_defaults=True):
@@ -76,7 +87,7 @@ class RecordStream:
 
     @property
     def cursor(self) -> str:
-        return write_cursor(self._positions)
+        return write_cursor(Cursor(self._topic_id, self._positions))
 
     async def fill(self, feed: Feed) -> None:
         """A `push.Source`."""
@@ -130,8 +141,12 @@ class RecordStream:
                 await asyncio.sleep(PAUSE_SECONDS)  # nobody leads now; somebody will
                 continue
             if found.topic != self._topic_id:
-                raise Problem(404, f"{self._topic} was deleted, and another has its name now")
+                raise _another(self._topic)
             return found
+
+
+def _another(topic: str) -> Problem:
+    return Problem(404, f"{topic} was deleted, and another has its name now")
 
 
 def show_records(
@@ -149,21 +164,20 @@ def show_records(
 # Cursors.
 
 
-def write_cursor(positions: dict[int, Offset]) -> str:
-    return urlsafe_b64encode(_encode(positions)).decode().rstrip("=")
+def write_cursor(cursor: Cursor) -> str:
+    return urlsafe_b64encode(_encode(cursor)).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> dict[int, Offset]:
+def read_cursor(text: str) -> Cursor:
     try:
-        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        positions = _read_cursor(data)
+        cursor = _read_cursor(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, msgspec.MsgspecError):
-        positions = None
-    if positions is None or len(text) > _CURSOR_MAX or min(positions.values(), default=0) < 0:
+        cursor = None
+    if cursor is None or len(text) > _CURSOR_MAX or min(cursor.positions.values(), default=0) < 0:
         raise Problem(
             400, f"from is {text[:100]!r}; it must be earliest, latest, or the id of an event"
         )
-    return positions
+    return cursor
 
 
 # Beginning.
@@ -183,7 +197,10 @@ async def begin_stream(
     """The stream of a topic from `start` on: earliest, latest, or a cursor."""
     topic = await service.topic(name)
     count = len(topic.partitions)
-    known = {} if start in ("earliest", "latest") else read_cursor(start)
+    cursor = Cursor(None, {}) if start in ("earliest", "latest") else read_cursor(start)
+    if cursor.topic not in (None, topic.id.hex):
+        raise _another(name)
+    known = cursor.positions
     numbers = _numbers(partitions, count, name)
     if unknown := [number for number in known if not 0 <= number < count]:
         raise Problem(400, f"the cursor names partition {unknown[0]}; {name} has {count}")

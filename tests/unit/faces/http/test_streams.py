@@ -13,7 +13,7 @@ from tests.unit.faces.http.test_records import serving
 from tidelog.broker.topics import delete_topic
 from tidelog.errors import LeaderNotAvailable
 from tidelog.faces.http.push import HEARTBEAT_SECONDS, SLOW_SECONDS, Event, Feed
-from tidelog.faces.http.streams import read_cursor, write_cursor
+from tidelog.faces.http.streams import Cursor, read_cursor, write_cursor
 
 SECONDS_MAX = 300.0
 """For how long a stream is listened to that should say something; these are not real ones."""
@@ -108,6 +108,15 @@ def watchers(node, count: int = 1) -> int:
     return sum(len(node.broker.partition("t", n)._watchers) for n in range(count))
 
 
+def anywhere(positions: dict[int, int]) -> str:
+    """A cursor of whichever topic has the name now."""
+    return write_cursor(Cursor(None, positions))
+
+
+def cursor_of(node, positions: dict[int, int]) -> str:
+    return write_cursor(Cursor(node.broker.image.topics["t"].id.hex, positions))
+
+
 both = pytest.mark.parametrize("path", [STREAM, SOCKET])
 
 
@@ -123,7 +132,7 @@ def test_records_are_heard_from_the_beginning_and_as_they_come(path):
         assert (await listener.hear(3))[2] == [3]
 
         last = listener.events()[-1]
-        assert read_cursor(last.pop("cursor")) == {0: 3}
+        assert read_cursor(last.pop("cursor")).positions == {0: 3}
         assert last == {
             "kind": "", "partition": 0, "offset": 2, "timestamp_ms": 1000, "key": None,
             "value": [3], "headers": {}, "encoding": "json",
@@ -157,7 +166,7 @@ def test_an_event_stream_has_the_headers_that_browsers_and_proxies_want():
         assert headers[b"content-type"].startswith(b"text/event-stream")
         assert headers[b"cache-control"] == b"no-store" and headers[b"x-request-id"]
         # Whoever loses it before the first event goes on from where it began, too.
-        assert f"id: {write_cursor({0: 0})}\n\n" in listener.text and "retry: " in listener.text
+        assert f"id: {cursor_of(node, {0: 0})}\n\n" in listener.text and "retry: " in listener.text
         await listener.hang_up()
 
     on_a_node(story)
@@ -195,7 +204,7 @@ def test_a_browser_that_connects_again_goes_on_after_its_last_event():
     async def story(node):
         await node.create("t")
         await node.produce("t", batch_of(b"0", b"1", b"2"))
-        listener = Listener(serving(node), f"{STREAM}?from=earliest", last=write_cursor({0: 2}))
+        listener = Listener(serving(node), f"{STREAM}?from=earliest", last=anywhere({0: 2}))
         assert await listener.hear(1) == [2]
         await listener.hang_up()
 
@@ -207,7 +216,7 @@ def test_a_partition_that_came_after_the_cursor_is_heard_from_its_beginning():
         await node.create("t", 2)
         for number in range(2):
             await node.produce("t", batch_of(b"%d" % number), partition=number)
-        listener = Listener(serving(node), f"{STREAM}?from={write_cursor({0: 1})}")
+        listener = Listener(serving(node), f"{STREAM}?from={anywhere({0: 1})}")
         assert await listener.hear(1) == [1]
         await listener.hang_up()
 
@@ -221,7 +230,7 @@ def test_only_the_partitions_that_are_named_are_heard():
             await node.produce("t", batch_of(b"%d" % number), partition=number)
         listener = Listener(serving(node), f"{STREAM}?from=earliest&partitions=2,0,2&encoding=text")
         assert sorted(await listener.hear(2)) == ["0", "2"]
-        assert read_cursor(listener.events()[-1]["cursor"]) == {0: 1, 2: 1}
+        assert read_cursor(listener.events()[-1]["cursor"]).positions == {0: 1, 2: 1}
         await listener.hang_up()
 
     on_a_node(story)
@@ -232,10 +241,10 @@ def test_only_the_partitions_that_are_named_are_heard():
     [
         ("from=yesterday", 400),
         ("from=e30x", 400),
-        (f"from={write_cursor({5: 0})}", 400),
-        (f"from={write_cursor({0: -1})}", 400),
-        (f"from={write_cursor({0: 9})}", 416),
-        (f"from={write_cursor({0: 0})}", 416),
+        (f"from={anywhere({5: 0})}", 400),
+        (f"from={anywhere({0: -1})}", 400),
+        (f"from={anywhere({0: 9})}", 416),
+        (f"from={anywhere({0: 0})}", 416),
         ("partitions=a", 400),
         ("partitions=", 400),
         ("partitions=2", 404),
@@ -275,7 +284,7 @@ def test_who_has_nothing_to_hear_hears_a_heartbeat(path):
         await asyncio.sleep(3 * HEARTBEAT_SECONDS - 1)
         if listener.is_socket:
             beats = [one for one in listener.events() if one["kind"] == "heartbeat"]
-            assert beats == [{"kind": "heartbeat", "cursor": write_cursor({0: 0})}] * 2
+            assert beats == [{"kind": "heartbeat", "cursor": cursor_of(node, {0: 0})}] * 2
         else:
             assert listener.text.count(": heartbeat\n\n") == 2
         await listener.hang_up()
@@ -315,7 +324,7 @@ def test_a_client_that_reads_too_slowly_is_told_why_and_where_to_go_on(path):
 
         *records, dropped = listener.events()
         assert (dropped["kind"], dropped["reason"]) == ("dropped", "slow")
-        assert read_cursor(dropped["cursor"]) == {0: len(records)}
+        assert read_cursor(dropped["cursor"]).positions == {0: len(records)}
         assert 0 < len(records) < 20
         if listener.is_socket:
             assert listener.messages[-1]["code"] == 1013
@@ -372,12 +381,13 @@ def test_a_topic_that_is_deleted_is_the_end_of_its_stream(path):
         await node.produce("t", batch_of(b"1"))
         listener = Listener(serving(node), f"{path}?from=earliest")
         await listener.hear(1)
+        cursor = cursor_of(node, {0: 1})
         await delete_topic(node.broker, "t", None)
         await listener.end()
 
         error = listener.events()[-1]
         assert (error["kind"], error["status"]) == ("error", 404)
-        assert error["cursor"] == write_cursor({0: 1})
+        assert error["cursor"] == cursor
 
     on_a_node(story)
 
@@ -404,6 +414,23 @@ def test_another_topic_of_the_same_name_is_not_gone_on_with():
 
         assert listener.values() == [1, 2]
         assert "another has its name" in listener.events()[-1]["detail"]
+
+    on_a_node(story)
+
+
+@both
+def test_a_cursor_of_a_topic_that_was_made_anew_is_not_gone_on_with(path):
+    async def story(node):
+        await node.create("t")
+        cursor = cursor_of(node, {0: 1})
+        await delete_topic(node.broker, "t", None)
+        await node.create("t")
+        await node.produce("t", batch_of(b"another", b"one"))
+        listener = Listener(serving(node), f"{path}?from={cursor}")
+        await listener.end()
+
+        assert listener.messages[0]["status"] == 404
+        assert listener.values() == []
 
     on_a_node(story)
 
