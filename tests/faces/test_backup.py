@@ -218,6 +218,25 @@ def test_a_topic_that_goes_before_it_is_read_is_left_out_of_a_backup_of_all(
     assert made.notes == ("gone-by-now was deleted before it was read; it is left out",)
 
 
+def test_a_topic_that_goes_after_it_was_looked_at_is_left_out(cluster, place, monkeypatch):
+    name = cluster.new_topic("fleeting")
+    produce(cluster, name, b"1")
+    back_up(cluster, place, name)
+    ends = BackupClient.epoch_ends
+
+    async def ends_of_none(self, topic, epochs):
+        await self.delete_topic(name)
+        return await ends(self, topic, epochs)
+
+    monkeypatch.setattr(BackupClient, "epoch_ends", ends_of_none)
+    monkeypatch.setattr(BackupClient, "retry", lambda self, attempt: attempt())
+
+    made = back_up(cluster, place, name).manifest
+
+    assert made.topics == ()
+    assert made.notes == (f"{name} was deleted while it was read; it is left out",)
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_run_that_is_ended_leaves_nothing(cluster, topic, place, monkeypatch, is_written):
     produce(cluster, topic, b"1")

@@ -60,6 +60,13 @@ class BackupClient(AdminClient):
             if not topic.internal or topic.name == QUEUES_TOPIC
         ]
 
+    async def has_topic(self, name: str, topic_id: str | None = None) -> bool:
+        """Whether it is there; with an id, whether it is that one."""
+        return any(
+            topic.name == name and topic_id in (None, str(topic.id))
+            for topic in await self.topics()
+        )
+
     async def look_at(self, name: str) -> TopicNow:
         """A topic and its logs, asked anew."""
         self.forget(name)

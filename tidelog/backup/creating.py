@@ -221,7 +221,7 @@ async def _look_at_topics(client: BackupClient, wish: Wish, run: _Run) -> list[T
         try:
             topics.append(await client.look_at(name))
         except Refused:
-            if wish.topics or any(topic.name == name for topic in await client.topics()):
+            if wish.topics or await client.has_topic(name):
                 raise
             run.notes.append(f"{name} was deleted before it was read; it is left out")
     return topics
@@ -239,7 +239,12 @@ async def _before(
     is_same = known.id == topic.id
     there = {part.partition: part for part in known.partitions if part.partition in topic.logs}
     epochs = {number: part.epoch for number, part in there.items()}
-    ends = await client.epoch_ends(topic.name, epochs) if is_same else {}
+    try:
+        ends = await client.epoch_ends(topic.name, epochs) if is_same else {}
+    except Refused:
+        if await client.has_topic(topic.name, topic.id):
+            raise
+        return {}  # who copies it will see
     return {
         number: Before(
             topic_id=known.id, taken_ms=one.taken_ms, partition=part, kept_end=ends.get(number)
@@ -370,7 +375,7 @@ class _Copying:
                 await in_thread(writer.abandon)
                 share = self._after(place, share, missing)
             except Refused:
-                if not await self._is_gone(client, place.topic, topic_id):
+                if await client.has_topic(place.topic, topic_id):
                     raise
                 await in_thread(writer.abandon)
                 self._gone.add(place.topic)
@@ -410,12 +415,6 @@ class _Copying:
         )
         end = max(share.end, start)
         return Share(start=start, end=end, epoch=share.epoch, read_from=start)
-
-    @staticmethod
-    async def _is_gone(client: BackupClient, name: str, topic_id: str) -> bool:
-        return all(
-            topic.name != name or str(topic.id) != topic_id for topic in await client.topics()
-        )
 
 
 # What is left behind.
