@@ -50,6 +50,8 @@ class Copy:
     replica_id: str
     source: str
     connected_at_ms: int
+    heard_at: float
+    """When it acknowledged, or first had something to; by the clock that never jumps."""
     sent: Offset = 0
     acknowledged: Offset = 0
     last_ack_ms: int = 0
@@ -215,7 +217,10 @@ class Copies:
     def arrived(self, replica_id: str, source: str) -> Copy:
         """A replica has connected; of an earlier connection of it nothing counts any more."""
         self.list()  # others may be forgotten by now
-        copy = self.known[replica_id] = Copy(replica_id, source, self._broker.host.clock.wall_ms())
+        clock = self._broker.host.clock
+        copy = self.known[replica_id] = Copy(
+            replica_id, source, connected_at_ms=clock.wall_ms(), heard_at=clock.monotonic()
+        )
         return copy
 
     def left(self, copy: Copy) -> None:
@@ -223,8 +228,19 @@ class Copies:
 
     def acknowledged(self, copy: Copy, offset: Offset) -> None:
         """It has everything below `offset`, as far as it was sent."""
+        clock = self._broker.host.clock
         copy.acknowledged = max(copy.acknowledged, min(offset, copy.sent))
-        copy.last_ack_ms = self._broker.host.clock.wall_ms()
+        copy.last_ack_ms = clock.wall_ms()
+        copy.heard_at = clock.monotonic()
+
+    def expects(self, copy: Copy) -> None:
+        """From now on it has something to acknowledge."""
+        copy.heard_at = self._broker.host.clock.monotonic()
+
+    def is_silent(self, copy: Copy) -> bool:
+        """Whether it has said nothing for too long."""
+        seconds = self._broker.host.clock.monotonic() - copy.heard_at
+        return seconds > self._broker.config.replication_stream_replica_timeout_secs
 
     def list(self) -> list[Copy]:
         """Those that are here, or were within the time that one is remembered."""

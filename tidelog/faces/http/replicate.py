@@ -143,7 +143,16 @@ class Session:
                 yield piece
 
     async def messages(self) -> AsyncIterator[Batch | Heartbeat | bytes]:
-        """Batches as they come, and heartbeats where nothing comes."""
+        """Batches as they come, and heartbeats where nothing comes; until it is silent."""
+        copy = self.copy
+        assert copy is not None, "it was greeted"
+        self._copies.expects(copy)
+        async for message in self._all_messages():
+            yield message
+            if self._copies.is_silent(copy):
+                raise Ended(protocol.CONNECTION_FAILED, "nothing was acknowledged for too long")
+
+    async def _all_messages(self) -> AsyncIterator[Batch | Heartbeat | bytes]:
         if self._live is not None:
             async for live in self._live.messages():
                 yield live
@@ -200,11 +209,6 @@ class Session:
     def acknowledged(self, offset: Offset) -> None:
         if self.copy is not None:
             self._copies.acknowledged(self.copy, offset)
-
-    def is_silent(self, since: float) -> bool:
-        """Whether it owes an acknowledgement since then, for too long."""
-        seconds = self._config.replication_stream_replica_timeout_secs
-        return self._call.broker.host.clock.monotonic() - since > seconds
 
     def close(self) -> None:
         """Leave nothing behind: neither a snapshot that was not sent nor a subscription."""
@@ -308,25 +312,18 @@ async def _say(socket: WebSocket, session: Session, message: msgspec.Struct | by
 
 
 async def _stream(socket: WebSocket, session: Session) -> None:
-    clock = asyncio.get_running_loop().time
-    heard_at = clock()
-
     async def listen() -> None:
-        nonlocal heard_at
         while True:
             ack = await _heard(socket)
             if isinstance(ack, Failed):
                 raise Ended(ack.code, f"the replica says: {ack.detail}")
             if not isinstance(ack, Ack):
                 raise Ended(protocol.PROTOCOL_ERROR, "only acknowledgements are expected now")
-            heard_at = clock()
             session.acknowledged(ack.offset)
 
     async def tell() -> None:
         async for message in session.messages():
             await _say(socket, session, message)
-            if session.is_silent(heard_at):
-                raise Ended(protocol.CONNECTION_FAILED, "nothing was acknowledged for too long")
 
     tasks = [asyncio.ensure_future(listen()), asyncio.ensure_future(tell())]
     stopping = session._call.node.stop_wanted

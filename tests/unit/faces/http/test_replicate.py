@@ -276,8 +276,9 @@ def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
         await replica.sync(0)
 
         heard = await replica.hear()
-        while heard["type"] == "heartbeat":
-            heard = await replica.hear()
+        async with asyncio.timeout(SECONDS_MAX):
+            while heard["type"] == "heartbeat":
+                heard = await replica.hear()
         await asyncio.sleep(6)
 
         assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
@@ -286,6 +287,48 @@ def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
         assert list(copies.known) == ["replica-1"]
         copies.arrived("another", "{}")
         assert list(copies.known) == ["another"]
+
+    in_a_bucket(story, replication_stream_replica_timeout_secs=5)
+
+
+async def lines(app: Any, heard: list[Any], **wanted: Any) -> None:
+    """Read one long answer to its end; gather what it says."""
+    body = json.dumps({"replica_id": "lines", "source": BUCKET, **wanted}).encode()
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return incoming.pop() if incoming else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        heard.extend(map(json.loads, message.get("body", b"").splitlines()))
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/replicate", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
+        "server": ("t", 1), "client": ("t", 2),
+    }  # fmt: skip
+    async with asyncio.timeout(SECONDS_MAX):
+        await app(scope, receive, send)
+
+
+def test_who_reads_lines_and_acknowledges_nothing_is_let_go_too():
+    async def story(bucket, app):
+        await bucket.put(b"k", b"1")
+        heard: list[Any] = []
+        reading = asyncio.create_task(lines(app, heard, from_offset=0))
+        for _ in range(4):
+            await asyncio.sleep(4)
+            acked = await ask(
+                app, "/v1/replicate/ack", method="POST",
+                headers={"content-type": "application/json"},
+                chunks=(b'{"replica_id":"lines","offset":1}',),
+            )  # fmt: skip
+            assert (acked.status, acked.json["offset"]) == (200, 1)
+        assert not reading.done()
+        await reading
+
+        assert (heard[-1]["type"], heard[-1]["code"]) == ("error", "ConnectionFailed")
+        assert "acknowledged" in heard[-1]["detail"]
 
     in_a_bucket(story, replication_stream_replica_timeout_secs=5)
 
