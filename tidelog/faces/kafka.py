@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_progress = self._loop.time()
+        self.last_progress = self._listener.heard_at = self._loop.time()
         try:
             frames = self._frames.received(nbytes)
         except FrameRefused as error:
@@ -381,6 +381,8 @@ class KafkaListener:
         self.is_open = is_open
         self.intake = Intake(requests.config.queued_max_bytes)
         self.connections: dict[Connection, None] = {}
+        self.heard_at = float("-inf")
+        """When a client last sent something, by the loop's clock."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.AbstractServer | None = None

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests import Requests
@@ -27,6 +27,8 @@ EXIT_DISK_FAILED = 74
 """As EX_IOERR of sysexits: the supervisor may start the node again; it will recover."""
 
 
+ASKED_SECONDS: Final = 0.1
+"""For how long after a request of a Kafka client the next one is expected."""
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -48,6 +50,8 @@ class Node:
         self.is_serving = False
         """Whether Kafka clients are served: from the end of a start to the beginning of a stop."""
         self.is_stopping = False
+        self.on_crowded: Callable[[bool], None] = lambda is_crowded: None
+        """Hears when HTTP begins to keep the loop busy, and when it ends; set before a start."""
         self.services: Services
         """There once the broker has opened, before anybody is served."""
         self._host = host
@@ -63,6 +67,12 @@ class Node:
     def http(self) -> Endpoint | None:
         """Where HTTP clients connect; None if they cannot."""
         return self.config.http_endpoint
+
+    def is_asked_by_kafka(self) -> bool:
+        """Whether a client of Kafka asked for something just now."""
+        listener = self._listener
+        now = asyncio.get_running_loop().time()
+        return listener is not None and now - listener.heard_at < ASKED_SECONDS
 
     async def start(self) -> None:
         await self._start_http()  # first: it tells what a start is waiting for
@@ -164,15 +174,24 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
 
     allow_many_files()
     keep_memory()
-    # The disk's threads need the interpreter only between two system calls; let them have it soon.
-    sys.setswitchinterval(0.001)
+    _share_interpreter(False)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config, announce))
+
+
+def _share_interpreter(is_crowded: bool) -> None:
+    """Say how soon the disk's threads get the interpreter, which they need between system calls.
+
+    A loop that rests now and then gives it to them by itself, and to take it away costs throughput.
+    A crowded one has to be made to: a write with its sync waits for it three times.
+    """
+    sys.setswitchinterval(0.00005 if is_crowded else 0.001)
 
 
 async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     loop = asyncio.get_running_loop()
     node = Node(system_host(), config)
+    node.on_crowded = _share_interpreter
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.want_stop)
     starting = loop.create_task(node.start())

@@ -3,9 +3,11 @@
 A handler keeps the loop for a millisecond or two between two awaits, which is fine; a hundred that
 are ready at once would keep it for a hundred times as long, and Kafka's clients would wait.
 
-Rule: in one turn of the loop all requests together get `TURN_SECONDS`, and whoever began within
-them ends its step. The others go on in the next turns, in their order; in between the loop looks
-after its sockets.
+Rule 1: in one turn of the loop all requests together get `TURN_SECONDS`, or `ALONE_SECONDS` while
+        nobody else asks for anything, and whoever began within them ends its step. The others go
+        on in the next turns, in their order; in between the loop looks after its sockets.
+Rule 2: while some wait for their turn the loop never rests. Whoever shares the interpreter with it
+        is told so, and when it is over.
 """
 
 import asyncio
@@ -16,18 +18,35 @@ from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-TURN_SECONDS: Final = 0.001
+TURN_SECONDS: Final = 0.0002
+"""A produce takes about six turns from its bytes to its answer, so it waits six times as long."""
+ALONE_SECONDS: Final = 0.001
+"""Longer turns spend less on the loop itself: requests get a fifth more done."""
 
 
 class Meter:
     """What all requests have used of this turn of the loop."""
 
-    __slots__ = ("_clock", "_is_used", "_loop", "used")
+    __slots__ = (
+        "_clock", "_has_others", "_is_crowded", "_is_used", "_loop", "_on_crowded",
+        "_somebody_waits", "_turn_seconds", "used",
+    )  # fmt: skip
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        *,
+        has_others: Callable[[], bool] = lambda: True,
+        on_crowded: Callable[[bool], None] = lambda is_crowded: None,
+    ) -> None:
         self._clock = clock
+        self._has_others = has_others
+        self._on_crowded = on_crowded
         self._loop = asyncio.get_running_loop()
+        self._turn_seconds = TURN_SECONDS
         self._is_used = False
+        self._is_crowded = False
+        self._somebody_waits = False
         self.used = 0.0
 
     async def share(self, work: Coroutine[Any, Any, T]) -> T:
@@ -46,9 +65,25 @@ class Meter:
         finally:
             self.used += self._clock() - began
 
+    def must_wait(self) -> bool:
+        """Whether the next step is one of the next turn."""
+        if self.used < self._turn_seconds:
+            return False
+        self._somebody_waits = True
+        self._crowd(True)
+        return True
+
     def _renew(self) -> None:
         self._is_used = False
         self.used = 0.0
+        self._turn_seconds = TURN_SECONDS if self._has_others() else ALONE_SECONDS
+        self._crowd(self._somebody_waits)
+        self._somebody_waits = False
+
+    def _crowd(self, is_crowded: bool) -> None:
+        if is_crowded is not self._is_crowded:
+            self._is_crowded = is_crowded
+            self._on_crowded(is_crowded)
 
 
 _meter: ContextVar[Meter | None] = ContextVar("meter", default=None)
@@ -75,7 +110,7 @@ class _Shared(Generic[T]):
         try:
             while True:
                 try:
-                    while meter.used >= TURN_SECONDS:
+                    while meter.must_wait():
                         yield
                 except asyncio.CancelledError as cancelled:
                     error = cancelled

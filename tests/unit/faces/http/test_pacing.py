@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tidelog.faces.http.pacing import TURN_SECONDS, Meter, in_turn
+from tidelog.faces.http.pacing import ALONE_SECONDS, TURN_SECONDS, Meter, in_turn
 
 STEP_SECONDS = 0.75 * TURN_SECONDS
 
@@ -71,6 +71,51 @@ def test_those_who_are_woken_together_take_turns_too():
         assert await longest_turn(clock, tasks) <= TURN_SECONDS + STEP_SECONDS
 
     play(story)
+
+
+def test_whoever_has_the_loop_alone_takes_longer_turns():
+    async def story(clock: Clock) -> None:
+        others = False
+        meter = Meter(clock, has_others=lambda: others)
+
+        async def work() -> None:
+            for _ in range(20):
+                clock.now += STEP_SECONDS
+                await asyncio.sleep(0)
+
+        async def longest() -> float:
+            await meter.share(asyncio.sleep(0))
+            await asyncio.sleep(0)  # a turn in which it sees whether there are others
+            tasks = [asyncio.create_task(meter.share(work())) for _ in range(50)]
+            return await longest_turn(clock, tasks)
+
+        assert ALONE_SECONDS < await longest() <= ALONE_SECONDS + STEP_SECONDS
+        others = True
+        assert await longest() <= TURN_SECONDS + STEP_SECONDS
+
+    asyncio.run(story(Clock()))
+
+
+def test_others_are_told_while_requests_wait_for_their_turn():
+    told: list[bool] = []
+
+    async def story(clock: Clock) -> None:
+        meter = Meter(clock, on_crowded=told.append)
+
+        async def request(steps: int) -> None:
+            for _ in range(steps):
+                clock.now += TURN_SECONDS
+                await asyncio.sleep(0)
+
+        await meter.share(request(5))
+        assert told == []
+        await asyncio.gather(*(meter.share(request(5)) for _ in range(3)))
+        await asyncio.sleep(0)
+        assert told == [True, False]  # once, for all the turns that they took
+        await meter.share(request(5))
+        assert told == [True, False]
+
+    asyncio.run(story(Clock()))
 
 
 def test_requests_begin_in_their_order():

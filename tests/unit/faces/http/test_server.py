@@ -139,7 +139,12 @@ def run(monkeypatch, caplog):
         app = App()
         monkeypatch.setattr(module, "make_app", lambda node: app)
         config = NodeConfig(http_max_body_bytes=BODY_BYTES_MAX, **settings)
-        server = Server(SimpleNamespace(broker=SimpleNamespace(config=config)))  # type: ignore[arg-type]
+        node: Any = SimpleNamespace(
+            broker=SimpleNamespace(config=config),
+            is_asked_by_kafka=lambda: False,
+            on_crowded=lambda is_crowded: None,
+        )
+        server = Server(node)
         listening = await loop.create_server(server.connection, "127.0.0.1", 0)
         stage = Stage(server, app, listening.sockets[0].getsockname()[1])
         async with asyncio.timeout(SECONDS_MAX):
