@@ -10,7 +10,6 @@ Rule 3: a process does not outlive its `with`, nor do its files outlive the call
 import base64
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from benchmarks.clients import Unavailable
+from benchmarks.process import end_process, free_ports
 
 POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
 JARS: Final = Path(__file__).parents[1] / ".suites" / "kafka-jars"
@@ -146,7 +146,7 @@ class KafkaProcess:
         self.log = data.parent / (data.name + ".log")
         """What Kafka printed."""
         if place is None:
-            port, controller_port = _free_ports(2)
+            port, controller_port = free_ports(2)
             place = Place(
                 node=1, port=port, controller_port=controller_port, cluster_id=_new_cluster_id()
             )
@@ -214,12 +214,7 @@ class KafkaProcess:
     def stop(self) -> int:
         """SIGTERM: a clean stop; its exit code. SIGKILL if that takes too long."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self._process.wait()
+        return end_process(self._process, STOP_SECONDS_MAX)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -257,7 +252,7 @@ class KafkaCluster:
 
     def __init__(self, kafka: Kafka, data: Path, nodes: int) -> None:
         data.mkdir()
-        ports = _free_ports(2 * nodes)
+        ports = free_ports(2 * nodes)
         cluster_id = _new_cluster_id()
         numbered = [(number + 1, *ports[2 * number : 2 * number + 2]) for number in range(nodes)]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, _, port in numbered)
@@ -307,13 +302,3 @@ class KafkaCluster:
 def _new_cluster_id() -> str:
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return "a" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id  # not an option
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on. Kafka cannot be asked which one it got, so it is told."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -1,6 +1,7 @@
 """Other processes: what they cost, and the plain ones that limits are measured with."""
 
 import os
+import socket
 import subprocess
 import sys
 from types import TracebackType
@@ -40,6 +41,26 @@ def _status_bytes(pid: int, name: str) -> int:
     raise ProcessLookupError(f"process {pid} has ended")
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, for those who cannot be asked which one they got."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def end_process(process: subprocess.Popen[bytes], seconds_max: float = STOP_SECONDS_MAX) -> int:
+    """SIGTERM, and SIGKILL if that takes too long; its exit code."""
+    process.terminate()
+    try:
+        return process.wait(seconds_max)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 class Peer:
     """A `benchmarks.peer` process of a given kind, while the `with` lasts."""
 
@@ -77,12 +98,7 @@ class Peer:
     def _stop(self) -> None:
         process = self._process
         assert process is not None
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()

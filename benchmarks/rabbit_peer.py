@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from benchmarks.clients import Unavailable
+from benchmarks.process import free_ports
 
 START_SECONDS_MAX: Final = 120.0
 STOP_SECONDS_MAX: Final = 20.0
@@ -52,12 +53,13 @@ class Rabbit:
         cookie = self._directory / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
-        mapper_port = _free_port()
+        (mapper_port,) = free_ports(1)
         try:
             self._start([self._mapper, "-port", str(mapper_port), "-address", HOST], os.environ)
             for name in self._names:  # one after the other: each joins those that are there
-                port = _free_port()
-                self._start([self._server], self._environment(name, port, mapper_port))
+                port, peers_port = free_ports(2)
+                environment = self._environment(name, port, peers_port, mapper_port)
+                self._start([self._server], environment)
                 self._wait_ready(port)
                 self.ports.append(port)
         except BaseException:
@@ -73,7 +75,9 @@ class Rabbit:
     ) -> None:
         self._stop()
 
-    def _environment(self, name: str, port: int, mapper_port: int) -> dict[str, str]:
+    def _environment(
+        self, name: str, port: int, peers_port: int, mapper_port: int
+    ) -> dict[str, str]:
         home = self._directory / name
         home.mkdir()
         joined = self._names[: self._names.index(name) + 1]
@@ -98,7 +102,7 @@ class Rabbit:
             "HOME": str(self._directory),  # where the cookie is
             "ERL_EPMD_PORT": str(mapper_port),
             "RABBITMQ_NODENAME": name,
-            "RABBITMQ_DIST_PORT": str(_free_port()),
+            "RABBITMQ_DIST_PORT": str(peers_port),
             "RABBITMQ_CONF_ENV_FILE": str(settings),
             "RABBITMQ_CONFIG_FILE": str(config),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
@@ -143,9 +147,3 @@ class Rabbit:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from benchmarks.clients import Unavailable
+from benchmarks.process import end_process, free_ports
 
 START_SECONDS_MAX: Final = 10.0
-STOP_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.02
 
 
@@ -36,7 +36,7 @@ class Redis:
 
     def __enter__(self) -> Self:
         self._directory.mkdir()
-        self.port = _free_port()  # its port 0 means none
+        (self.port,) = free_ports(1)  # its port 0 means none
         self._process = subprocess.Popen(
             [
                 self._program, "--port", str(self.port), "--bind", "127.0.0.1",
@@ -79,17 +79,5 @@ class Redis:
         raise RuntimeError("redis-server did not start")
 
     def _stop(self) -> None:
-        process = self._process
-        assert process is not None
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+        assert self._process is not None
+        end_process(self._process)
