@@ -330,7 +330,7 @@ class KvPlans:
         value = decode(found.get("value"), found.get("encoding"))
         return Change(
             key=decode_key(found), value=value, version=found["version"],
-            is_deleted=found.get("value") is None, cursor=event.id,
+            is_deleted=found.get("deleted", False), cursor=event.id,
             expires_at_ms=found.get("expires_at_ms"),
         )  # fmt: skip
 

@@ -5,8 +5,9 @@
     line   := ":" comment end | name [":" [" "] value] end
     end    := CR LF | LF | CR
 
-Rule: a line and an event have at most so many bytes; whoever sends more is cut off, and memory
-      stays what it was.
+Rule 1: a line and an event have at most so many bytes; whoever sends more is cut off, and memory
+        stays what it was.
+Rule 2: an id counts once its block has ended: whoever goes on after it has had all that it names.
 """
 
 import re
@@ -34,7 +35,7 @@ class Event:
 
 
 class Parser:
-    """Reads one stream. `last_id` is the newest that was said, with data or without."""
+    """Reads one stream. `last_id` is that of the last block that ended, with data or without."""
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -44,6 +45,7 @@ class Parser:
         self._data: list[str] = []
         self._data_bytes = 0
         self._kind = ""
+        self._id: str | None = None
         self.last_id: str | None = None
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -87,7 +89,7 @@ class Parser:
             case b"event":
                 self._kind = value
             case b"id" if "\0" not in value:
-                self.last_id = value
+                self._id = value
             case _:
                 pass  # a comment, or a field that says nothing to us
         return None
@@ -95,6 +97,7 @@ class Parser:
     def _end_block(self) -> Event | None:
         data, kind = self._data, self._kind or "message"
         self._data, self._data_bytes, self._kind = [], 0, ""
+        self.last_id = self._id
         if not data:
             return None
         return Event(data="\n".join(data), kind=kind, id=self.last_id)

@@ -174,6 +174,8 @@ async def read_body(request: Request, kind: Any) -> Any:
 
 def decode_body(body: bytes, kind: Any) -> Any:
     try:
+        if not body.isascii():
+            body.decode()  # what is kept as it was sent is not looked at otherwise
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = "the body must be JSON"

@@ -5,11 +5,11 @@ Rule 2: a token names what a client has seen, of one partition. Given to a local
         answered with less.
 """
 
-import binascii
 from base64 import b64decode, b64encode
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -175,7 +175,7 @@ async def drop_bucket(call: Call) -> dict[str, Any]:
 
 
 async def get_key(call: Call) -> Found:
-    key = _key(call.path["key"])
+    key = _key_of(call)
     kv = call.node.services.kv
     place = kv.place_of(call.path["bucket"], key)
     found = await kv.get(
@@ -193,7 +193,7 @@ async def get_key(call: Call) -> Found:
 
 async def put_key(call: Call) -> Put:
     wanted: PutWanted = call.body
-    key, value = _key(call.path["key"]), bytes(wanted.value)
+    key, value = _key_of(call), bytes(wanted.value)
     change = _change(key, value, wanted.ttl_ms, wanted.if_version)
     place, written = await _write_one(call, change, makes_bucket=True)
     return Put(
@@ -203,7 +203,7 @@ async def put_key(call: Call) -> Put:
 
 
 async def delete_key(call: Call) -> Deleted:
-    change = Change(_key(call.path["key"]), None, None, call["if_version"])
+    change = Change(_key_of(call), None, None, call["if_version"])
     place, written = await _write_one(call, change)
     is_done = written.offset >= 0
     return Deleted(
@@ -301,7 +301,7 @@ def _checked(operations: list[ChangeWanted]) -> list[Change]:
         if one.op == "delete" and (one.value or one.ttl_ms is not None):
             raise Problem(400, f"operations[{at}] deletes, and has a value or a time to live")
         value = bytes(one.value) or None
-        changes.append(_change(_key(one.key), value, one.ttl_ms, one.if_version))
+        changes.append(_change(_key(one.key.encode()), value, one.ttl_ms, one.if_version))
     if len({change.key for change in changes}) < len(changes):
         raise Problem(400, "a batch changes a key once; one of these is there twice")
     return changes
@@ -343,8 +343,13 @@ async def list_keys(call: Call) -> Entries:
 # Values, versions and tokens.
 
 
-def _key(text: str) -> bytes:
-    key = text.encode("utf-8", "surrogateescape")
+def _key_of(call: Call) -> bytes:
+    """The key that a path names, byte by byte: it need not be text."""
+    path = unquote_to_bytes(call.request.scope["raw_path"])
+    return _key(path.split(b"/", _KEY.count("/"))[-1])
+
+
+def _key(key: bytes) -> bytes:
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise Problem(400, f"a key has 1 to {KEY_BYTES_MAX} bytes; this has {len(key)}")
     return key
@@ -387,8 +392,10 @@ def _from_page(text: str) -> bytes:
         return text.encode()
     try:
         return b64decode(text[1:], validate=True)
-    except binascii.Error:
-        raise Problem(400, f"{text!r} is no key; send what an answer gave as `next`") from None
+    except ValueError:
+        raise Problem(
+            400, f"{text[:100]!r} is no key; send what an answer gave as `next`"
+        ) from None
 
 
 def _token(place: TopicPartition, offset: Offset) -> str:
@@ -400,8 +407,9 @@ def _after(token: str | None, place: TopicPartition) -> Offset:
     if token is None:
         return 0
     number, _, offset = token.partition(":")
-    if not (number.isdecimal() and offset.isdecimal() and len(offset) < 19):
-        raise Problem(400, f"{token!r} is no token; send what an answer gave, or none")
+    is_one = number.isdecimal() and offset.isdecimal()
+    if not is_one or len(number) > 9 or len(offset) > 18:
+        raise Problem(400, f"{token[:100]!r} is no token; send what an answer gave, or none")
     return int(offset) if int(number) == place.partition else 0
 
 

@@ -15,6 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidelog.faces.http.problems import Problem
+
 STARTED: Final = "tidelog.started"
 """In the scope of a request whose answer has begun."""
 
@@ -54,20 +56,20 @@ class Routing:
                 self._places.setdefault(start, []).append(place)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        serve = self._find(scope) if scope["type"] == "http" else None
-        if serve is None:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive, send)
         try:
-            response = await serve(request)
-            await response(scope, receive, send)
+            serve = self._find(scope)
+            answer: ASGIApp = self._app if serve is None else await serve(request)
+            await answer(scope, receive, send)
         except Exception as error:
             if STARTED in scope:
                 raise
             explain = self._explain_of(error)
-            response = await explain(request, error)
-            await response(scope, receive, send)
+            answer = await explain(request, error)
+            await answer(scope, receive, send)
             if explain is self._explains[Exception]:
                 raise  # nobody expected it: uvicorn logs where it was
 
@@ -75,16 +77,25 @@ class Routing:
         path, method = scope["path"], scope["method"]
         for place in self._places.get(_start_of(path), ()):
             found = place.match(path)
-            if found is not None and method in place.methods:
-                scope["path_params"] = {
-                    name: place.convertors[name].convert(text)
+            if found is not None:
+                params = {
+                    name: _convert(place.convertors[name], text)
                     for name, text in found.groupdict().items()
                 }
-                return place.serve
+                if method in place.methods:
+                    scope["path_params"] = params
+                    return place.serve
         return None
 
     def _explain_of(self, error: Exception) -> Explain:
         return next(self._explains[kind] for kind in type(error).__mro__ if kind in self._explains)
+
+
+def _convert(convertor: Convertor[Any], text: str) -> Any:
+    try:
+        return convertor.convert(text)
+    except ValueError:  # a number of thousands of digits
+        raise Problem(404, f"there is no {text[:20]}...") from None
 
 
 def _start_of(path: str) -> str:

@@ -10,6 +10,7 @@ Rule 3: what cannot be gone on with is said, and is the end: a topic that was de
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -44,7 +45,7 @@ _CURSOR_MAX: Final = 16 * 1024
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Cursor(msgspec.Struct, array_like=True, frozen=True):
+class Cursor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Where a stream goes on."""
 
     topic: str | None
@@ -169,11 +170,11 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_cursor(text: str) -> Cursor:
-    try:
-        cursor = _read_cursor(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, msgspec.MsgspecError):
-        cursor = None
-    if cursor is None or len(text) > _CURSOR_MAX or min(cursor.positions.values(), default=0) < 0:
+    cursor = None
+    if len(text) <= _CURSOR_MAX:
+        with suppress(ValueError, msgspec.MsgspecError, RecursionError):
+            cursor = _read_cursor(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    if cursor is None or min(cursor.positions.values(), default=0) < 0:
         raise Problem(
             400, f"from is {text[:100]!r}; it must be earliest, latest, or the id of an event"
         )

@@ -25,11 +25,13 @@ _STARTS: Final = {"now": "latest", "start": "earliest"}
 
 
 class KeyChanged(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A key was set, or with a null value deleted."""
+    """A key was set, or deleted."""
 
     key: str
     value: Any
     version: int
+    deleted: bool = False
+    """Also tells a key that is gone from one that is null."""
     expires_at_ms: int | None = None
     encoding: str = "json"
     key_encoding: str = "text"
@@ -48,7 +50,7 @@ def _show(
         value, encoding = (None, "json") if entry.value is None else show_stored(entry.value)
         change = KeyChanged(
             key=key, value=value, version=entry.version, expires_at_ms=entry.expires_at_ms,
-            encoding=encoding, key_encoding=key_encoding,
+            encoding=encoding, key_encoding=key_encoding, deleted=entry.value is None,
         )  # fmt: skip
         shown.append((_encode(change), record.offset + 1))
     return shown, next_offset

@@ -384,10 +384,12 @@ def event(key: str, value: str, version: int) -> str:
 
 def test_a_watch_tells_of_changes_and_deletions():
     fleet = Fleet()
-    fleet.says(WATCH, events(event("k", '{"a":1}', 1), ": beat\n\n", event("k", "null", 2)))
+    set_to_null, deleted = event("k", "null", 2), event("k", 'null,"deleted":true', 3)
+    fleet.says(WATCH, events(event("k", '{"a":1}', 1), ": beat\n\n", set_to_null, deleted))
     watch = fleet.client().kv("b").watch("k")
 
     assert next(watch) == Change(key="k", value={"a": 1}, version=1, is_deleted=False, cursor="c1")
+    assert not next(watch).is_deleted
     assert next(watch).is_deleted
     watch.close()
     (asked,) = fleet.asked

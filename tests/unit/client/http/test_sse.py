@@ -43,6 +43,15 @@ def test_an_id_counts_without_data_and_stays_for_what_follows():
     assert event.id == "9"
 
 
+def test_an_id_does_not_count_before_its_event_has_come_whole():
+    parser = Parser()
+
+    parser.feed(b"id: 1\ndata: x\n\nid: 2\ndata: y\n")
+    assert parser.last_id == "1"
+    parser.feed(b"\n")
+    assert parser.last_id == "2"
+
+
 def test_an_event_that_is_not_ended_is_none():
     assert parse(b"data: half") == []
 

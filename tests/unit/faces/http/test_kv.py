@@ -4,6 +4,8 @@ import asyncio
 import json
 from urllib.parse import quote
 
+import pytest
+
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
@@ -132,5 +134,60 @@ def test_pages_go_on_behind_keys_that_are_no_text():
 
         assert found == [0, 1, 2, 3]
         assert (await ask(app, "/v1/kv/b?after=%00!")).status == 400
+
+    on_a_node(story)
+
+
+def test_keys_that_are_no_text_are_keys_of_their_own():
+    async def story(node):
+        app = serving(node)
+        for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD", "a%2F%FF", "a%25")):
+            put = await ask(
+                app, f"/v1/kv/b/{key}", method="PUT", headers=JSON,
+                chunks=(b'{"value":%d}' % number,),
+            )  # fmt: skip
+            assert put.status == 200
+
+        found = [
+            (await ask(app, f"/v1/kv/b/{key}")).json["value"]
+            for key in ("%FF", "%FE", "%EF%BF%BD", "a/%FF", "a%25")
+        ]
+        assert found == [0, 1, 2, 3, 4]
+        assert (await ask(app, "/v1/kv/b/%FF", method="DELETE")).status == 200
+        assert (await ask(app, "/v1/kv/b/%FF")).status == 404
+        assert (await ask(app, "/v1/kv/b/%FE")).status == 200
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/kv/b/k?token=" + "1" * 5000 + ":1", 400),
+        ("/v1/kv/b/k?token=1:" + "1" * 5000, 400),
+        ("/v1/kv/b?after=%00%C3%A9", 400),
+        ("/v1/topics/b/partitions/" + "1" * 5000 + "/records", 404),
+    ],
+)
+def test_numbers_without_end_and_pages_that_are_none_are_refused(path, status):
+    async def story(node):
+        app = serving(node)
+        await change(app, {"op": "put", "key": "k", "value": 1})
+
+        assert (await ask(app, path)).status == status
+
+    on_a_node(story)
+
+
+def test_a_value_that_is_no_text_is_refused():
+    async def story(node):
+        app = serving(node)
+
+        refused = await ask(
+            app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(b'{"value":"\xff"}',)
+        )
+
+        assert refused.status == 400
+        assert (await ask(app, "/v1/kv/b/k")).status == 404
 
     on_a_node(story)

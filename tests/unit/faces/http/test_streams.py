@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import urlsafe_b64encode
 from contextlib import suppress
 from typing import Any
 
@@ -241,6 +242,7 @@ def test_only_the_partitions_that_are_named_are_heard():
     [
         ("from=yesterday", 400),
         ("from=e30x", 400),
+        (f"from={urlsafe_b64encode(b'[null,{},' + b'[' * 5000 + b']' * 5001).decode()}", 400),
         (f"from={anywhere({5: 0})}", 400),
         (f"from={anywhere({0: -1})}", 400),
         (f"from={anywhere({0: 9})}", 416),

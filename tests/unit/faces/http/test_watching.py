@@ -32,10 +32,10 @@ def test_who_watches_hears_of_every_change_and_goes_on_from_a_cursor():
         await delete(app, "a/1")
         assert await listener.hear(3) == [{"n": 1}, None, None]
         heard = listener.events()
-        assert [(one["key"], one["version"]) for one in heard] == [
-            ("a/1", 0),
-            ("a/2", 2),
-            ("a/1", 3),
+        assert [(one["key"], one["version"], one.get("deleted", False)) for one in heard] == [
+            ("a/1", 0, False),
+            ("a/2", 2, False),  # it is null, but it is there
+            ("a/1", 3, True),
         ]
         await listener.hang_up()
 
