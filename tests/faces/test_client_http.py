@@ -66,16 +66,19 @@ def test_a_key_is_written_read_changed_and_deleted(client):
 
 
 @pytest.mark.parametrize(
-    "key", ["..", ".", "?", "#", "%2F", "a//b", "x:watch", "x:batch", " ", "/"]
+    "key",
+    ["..", ".", "?", "#", "%2F", "a//b", "x:watch", "x:batch", " ", "/", "\udcff", "a\udcfe/"],
 )
 def test_any_text_is_a_key(client, key):
+    """Also what is none: bytes that are not UTF-8, as Python says them."""
     kv = client.kv("texts")
     kv.create()
 
-    kv.put(key, key)
+    kv.put(key, ascii(key))
 
     found = kv.get(key)
-    assert found is not None and (found.key, found.value) == (key, key)
+    assert found is not None and (found.key, found.value) == (key, ascii(key))
+    assert [one.key for one in kv.scan()] == [key]
     assert kv.delete(key) is True
 
 

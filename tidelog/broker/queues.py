@@ -8,6 +8,7 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -35,6 +36,7 @@ from tidelog.shards.effects import Moment, Token, partition_for
 DEAD_SUFFIX: Final = ".dead"
 """What nobody managed to do is a queue of its own name."""
 _GRACE_SECONDS: Final = 0.05
+_FORGET_SECONDS: Final = 5.0
 _LATE: Final = object()
 """What a request is told by the clock; whatever its shard says afterwards is heard by nobody."""
 
@@ -83,6 +85,14 @@ class ReceiveWork(QueueWork, frozen=True, kw_only=True):
     count_max: int
     wait_seconds: float
     visibility_ms: int | None
+    waiter: str = ""
+    """By which it can be taken back while it waits."""
+
+
+class ForgetWork(QueueWork, frozen=True, kw_only=True):
+    """Whoever waited for messages has gone."""
+
+    waiter: str
 
 
 class SettleWork(QueueWork, frozen=True, kw_only=True):
@@ -167,9 +177,12 @@ class Queues(ShardKeeper[QueuesDriver]):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self._turn = broker.host.random.getrandbits(30)
+        self._waiters: dict[str, tuple[QueuesDriver, asyncio.Future[Any]]] = {}
+        """Receivers that may be waiting here, for others and for this node."""
         serving = broker.serving
         for kind, begin in _BEGIN.items():
             serving.offer(kind, partial(self._serve, begin))
+        serving.offer(ForgetWork, self._serve_forget)
         serving.offer(LookWork, self._serve_look)
         self.start()
 
@@ -206,10 +219,15 @@ class Queues(ShardKeeper[QueuesDriver]):
         self, place: TopicPartition, work: QueueWork, *, seconds: float
     ) -> QueueAnswer:
         """Have it done by whoever keeps the queue."""
-        is_repeatable = bool(work.request) or isinstance(work, LookWork)
+        is_repeatable = bool(work.request) or isinstance(work, LookWork | ForgetWork)
         return await self._broker.serving.call(
             place, work, QueueAnswer, seconds_max=seconds, is_repeatable=is_repeatable
         )
+
+    async def forget(self, place: TopicPartition, waiter: str) -> None:
+        """Whoever waited for messages has gone: none is to be given to it any more."""
+        with suppress(BrokerError):  # then it waits until its time is over
+            await self.have_done(place, ForgetWork(waiter=waiter), seconds=_FORGET_SECONDS)
 
     # Serving.
 
@@ -226,10 +244,17 @@ class Queues(ShardKeeper[QueuesDriver]):
         at = driver.now()
         driver.perform(begin(work)(driver.shard, reply, at))
         late = loop.call_later(max(deadline - at.now, _GRACE_SECONDS), _give_up, reply)
+        waiter = work.waiter if isinstance(work, ReceiveWork) else ""
+        if waiter:
+            self._waiters[waiter] = driver, reply
         try:
             result = await reply
+        except asyncio.CancelledError:
+            driver.shard.forget(reply)
+            raise
         finally:
             late.cancel()
+            self._waiters.pop(waiter, None)
         if result is _LATE:
             if driver.shard.forget(reply):
                 return QueueAnswer()  # it waited for messages, and none came
@@ -267,6 +292,16 @@ class Queues(ShardKeeper[QueuesDriver]):
                 return QueueAnswer(offsets=tuple(result))
             case _:
                 return QueueAnswer()
+
+    async def _serve_forget(
+        self, partition: Partition, work: ForgetWork, deadline: float
+    ) -> QueueAnswer:
+        found = self._waiters.get(work.waiter)
+        if found is not None:
+            driver, reply = found
+            if driver.shard.forget(reply) and not reply.done():
+                reply.set_result([])
+        return QueueAnswer()
 
     async def _serve_look(
         self, partition: Partition, work: LookWork, deadline: float

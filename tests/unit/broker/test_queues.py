@@ -55,10 +55,12 @@ class Desk:
         work = PublishWork(name=name, messages=messages, request=request_hash(key))
         return (await self._do(name, work)).offsets
 
-    async def receive(self, name="q", *, most=1, wait=0.0, visible=None, lane=MAIN, key=None):
+    async def receive(
+        self, name="q", *, most=1, wait=0.0, visible=None, lane=MAIN, key=None, waiter=""
+    ):
         work = ReceiveWork(
             name=name, lane=lane, count_max=most, wait_seconds=wait, visibility_ms=visible,
-            request=request_hash(key),
+            request=request_hash(key), waiter=waiter,
         )  # fmt: skip
         found = (await self._do(name, work)).messages
         return [(one.value, f"{one.offset}-{one.count}") for one in found]
@@ -223,6 +225,31 @@ def test_who_waited_for_longer_than_its_request_may_last_keeps_no_message_from_o
 
         assert gone.messages == ()
         assert [value for value, _ in await desk.receive()] == [b"a"]
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("how", ["by its name", "by its end"])
+def test_who_goes_while_it_waits_keeps_no_message_from_others(how):
+    async def story(desk):
+        await desk.declare()
+        waiting = asyncio.ensure_future(desk.receive(wait=60.0, waiter="w"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+
+        if how == "by its name":  # as the node does that was asked, if another keeps the queue
+            await desk.queues.forget(await desk.queues.place_of("q"), "another")
+            assert not waiting.done()
+            await desk.queues.forget(await desk.queues.place_of("q"), "w")
+            assert await waiting == []
+        else:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await desk.publish(b"a")
+
+        assert [value for value, _ in await desk.receive()] == [b"a"]
+        assert not desk.queues._waiters
+        await desk.queues.forget(await desk.queues.place_of("q"), "w")  # too late is as good
 
     at_a_desk(story)
 

@@ -8,6 +8,7 @@ Rule 2: `NAME.dead` is what nobody managed to do of NAME: a queue that can be re
 from typing import Any, Final
 
 import msgspec
+from starlette.responses import Response
 
 from tidelog.broker.queues import (
     DEAD_SUFFIX,
@@ -25,6 +26,7 @@ from tidelog.broker.queues import (
 from tidelog.faces.http.api import Call, Operation, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.records import while_there
 from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
 from tidelog.model import topic_name_problem
 from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
@@ -219,7 +221,7 @@ def _about(message: NewMessage, now_ms: int) -> About:
     return About(message.attributes, message.key, message.deliver_at_ms or 0, message.delay_ms or 0)
 
 
-async def receive(call: Call) -> Received:
+async def receive(call: Call) -> Received | Response:
     wanted: ReceiveWanted = call.body
     name, lane = _named(call)
     _check("max", wanted.max, 1, RECEIVED_AT_ONCE)
@@ -229,8 +231,19 @@ async def receive(call: Call) -> Received:
     work = ReceiveWork(
         name=name, lane=lane, count_max=wanted.max, wait_seconds=wanted.wait_ms / 1000,
         visibility_ms=wanted.visibility_ms, request=_request(call),
+        waiter=call.broker.host.new_id().hex,
     )  # fmt: skip
-    found = await _do(call, work, more_seconds=wanted.wait_ms / 1000)
+    if not wanted.wait_ms:
+        return await _receive(call, work)
+    answer = await while_there(call.request, _receive(call, work))
+    if isinstance(answer, Response):
+        queues = call.node.services.queues
+        await queues.forget(await queues.place_of(name), work.waiter)
+    return answer
+
+
+async def _receive(call: Call, work: ReceiveWork) -> Received:
+    found = await _do(call, work, more_seconds=work.wait_seconds)
     return Received(messages=[_received(one) for one in found.messages])
 
 

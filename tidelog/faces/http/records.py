@@ -249,8 +249,8 @@ def _show_headers(record: Record) -> dict[str, Any]:
     return shown
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """What `work` answers, unless its client goes first."""
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
+    """What `work` answers; if its client goes first, it is cancelled, and nobody reads this."""
     loop = asyncio.get_running_loop()
     working, leaving = loop.create_task(in_turn(work)), loop.create_task(_gone(request))
     try:

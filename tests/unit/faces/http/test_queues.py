@@ -1,6 +1,8 @@
 """Queues over HTTP, with receipts and with pointers."""
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,40 @@ def test_a_message_is_published_received_and_acknowledged():
         gone = await post(app, "/v1/queues/jobs/ack", receipts)
         assert (gone.status, gone.json["results"][0]["outcome"]) == (404, "unknown")
         assert (await ask(app, "/v1/queues")).json == {"queues": ["jobs"], "next": None}
+
+    with_an_app(story)
+
+
+def test_a_receiver_who_hangs_up_gets_no_message():
+    async def story(app):
+        await post(app, "/v1/queues/jobs", method="PUT")
+        gone = asyncio.Event()
+        body = [{"type": "http.request", "body": b'{"wait_ms": 20000}', "more_body": False}]
+
+        async def receive() -> Any:
+            if body:
+                return body.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        path = "/v1/queues/jobs/receive"
+        scope: dict[str, Any] = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+            "query_string": b"", "headers": [(b"content-type", b"application/json")],
+            "root_path": "", "scheme": "http", "server": ("t", 1),
+        }  # fmt: skip
+        asking = asyncio.create_task(app(scope, receive, send))
+        await asyncio.sleep(1)
+        assert not asking.done()
+        gone.set()
+        await asking
+        await post(app, "/v1/queues/jobs/messages", {"messages": [{"value": 1}]})
+
+        [got] = (await post(app, path, {"wait_ms": 2000})).json["messages"]
+        assert (got["value"], got["delivery_count"]) == (1, 1)
 
     with_an_app(story)
 
