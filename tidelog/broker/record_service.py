@@ -197,14 +197,18 @@ class RecordService:
         broker.serving.offer(ProduceWork, self._produce_here)
         broker.serving.offer(ReadWork, self._read_here)
 
-    async def topic(self, name: str, *, partition: int = 0, create: bool = False) -> TopicImage:
+    async def topic(
+        self, name: str, *, partition: int = 0, create: bool = False, newest: bool = False
+    ) -> TopicImage:
         """The topic, if it has that partition; UnknownTopicOrPartition only if that is certain.
 
         With `create`, a topic that is missing is made where settings allow that.
+        With `newest`, it is certain to be as it was decided by now: for who would refuse something
+        for its id or its partitions.
         """
         broker = self._broker
         found = broker.image.topics.get(name)
-        if found is not None and partition < len(found.partitions):
+        if found is not None and partition < len(found.partitions) and not newest:
             return found
         # Another node may have made it just now, and told its client so.
         await broker.metadata.change(_nothing)

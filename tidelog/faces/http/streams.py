@@ -4,7 +4,8 @@ Rule 1: within a partition nothing is left out, repeated or out of order, whoeve
 Rule 2: a cursor names the topic by its id, and the next offset of every partition. It is the
         client's: a node that it never spoke with goes on from it.
 Rule 3: what cannot be gone on with is said, and is the end: a topic that was deleted, or offsets
-        that were.
+        that were. So it is said only if that is certain: a node may not know yet what another has
+        told its client.
 """
 
 import asyncio
@@ -197,12 +198,18 @@ async def begin_stream(
 ) -> RecordStream:
     """The stream of a topic from `start` on: earliest, latest, or a cursor."""
     topic = await service.topic(name)
-    count = len(topic.partitions)
     cursor = Cursor(None, {}) if start in ("earliest", "latest") else read_cursor(start)
+    known = cursor.positions
+    named = None if partitions is None else _read_numbers(partitions)
+    highest = max((*known, *(named or ())), default=0)
+    if cursor.topic not in (None, topic.id.hex) or highest >= len(topic.partitions):
+        topic = await service.topic(name, newest=True)
+    count = len(topic.partitions)
     if cursor.topic not in (None, topic.id.hex):
         raise _another(name)
-    known = cursor.positions
-    numbers = _numbers(partitions, count, name)
+    numbers = _all_numbers(count, name) if named is None else named
+    if numbers[-1] >= count:
+        raise UnknownTopicOrPartition(f"{name}-{numbers[-1]}")
     if unknown := [number for number in known if not 0 <= number < count]:
         raise Problem(400, f"the cursor names partition {unknown[0]}; {name} has {count}")
     found = await asyncio.gather(
@@ -219,21 +226,22 @@ async def begin_stream(
     return RecordStream(service, name, topic.id.hex, positions, show)
 
 
-def _numbers(text: str | None, count: int, topic: str) -> list[int]:
-    if text is None:
-        if count > PARTITIONS_MAX:
-            raise Problem(
-                400,
-                f"{topic} has {count} partitions; a stream has up to {PARTITIONS_MAX}. "
-                "Name some as partitions=0,1",
-            )
-        return list(range(count))
+def _all_numbers(count: int, topic: str) -> list[int]:
+    if count > PARTITIONS_MAX:
+        raise Problem(
+            400,
+            f"{topic} has {count} partitions; a stream has up to {PARTITIONS_MAX}. "
+            "Name some as partitions=0,1",
+        )
+    return list(range(count))
+
+
+def _read_numbers(text: str) -> list[int]:
+    """Partitions as they were asked for, in order."""
     words = text.split(",")
     if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
         raise Problem(400, f"partitions is {text[:100]!r}; it must be numbers between commas")
     numbers = sorted(set(map(int, words)))
-    if numbers[-1] >= count:
-        raise UnknownTopicOrPartition(f"{topic}-{numbers[-1]}")
     if len(numbers) > PARTITIONS_MAX:
         raise Problem(400, f"a stream has up to {PARTITIONS_MAX} partitions")
     return numbers

@@ -4,6 +4,7 @@ import asyncio
 import json
 from base64 import urlsafe_b64encode
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from tests.unit.broker.node import batch_of, on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
 from tidelog.broker.topics import delete_topic
-from tidelog.errors import LeaderNotAvailable
+from tidelog.controller.image import ClusterImage
+from tidelog.errors import LeaderNotAvailable, RequestTimedOut
 from tidelog.faces.http.push import HEARTBEAT_SECONDS, SLOW_SECONDS, Event, Feed
 from tidelog.faces.http.streams import Cursor, read_cursor, write_cursor
+from tidelog.wire.apis import Api
 
 SECONDS_MAX = 300.0
 """For how long a stream is listened to that should say something; these are not real ones."""
@@ -524,5 +527,89 @@ def test_a_bug_ends_a_stream_with_an_error_and_a_line_in_the_log(caplog):
         await node.produce("t", batch_of(b"1"))
         await listener.end()
         assert listener.events()[-1]["status"] == 500 and "ZeroDivisionError" in caplog.text
+
+    on_a_node(story)
+
+
+async def made_anew(node):
+    await delete_topic(node.broker, "t", None)
+    await node.create("t", 2)
+
+
+async def given_partitions(node):
+    topics = [{"name": "t", "count": 2, "assignments": None}]
+    answer = await node.ask(Api.CREATE_PARTITIONS, 3, topics=topics, timeout=1000)
+    assert answer.results[0].error_code == 0, answer
+
+
+def let_lag(node, before: ClusterImage) -> None:
+    """Let the node know nothing since `before`, until it asks the quorum."""
+    metadata = node.broker.metadata
+    newest, change = metadata.image, metadata.change
+
+    async def catch_up(decide):
+        metadata.image, metadata.change = newest, change
+        return await change(decide)
+
+    metadata.image, metadata.change = before, catch_up
+
+
+@both
+@pytest.mark.parametrize("changed", [made_anew, given_partitions])
+def test_a_node_that_lags_behind_goes_on_from_a_good_cursor(path, changed):
+    async def story(node):
+        await node.create("t")
+        before = deepcopy(node.broker.image)
+        await changed(node)
+        await node.produce("t", batch_of(b"1", b"2"), partition=1)
+        cursor = cursor_of(node, {0: 0, 1: 1})
+        let_lag(node, before)
+
+        listener = Listener(serving(node), f"{path}?from={cursor}")
+
+        assert await listener.hear(1) == [2]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+def test_a_node_that_lags_behind_streams_a_partition_that_came_just_now():
+    async def story(node):
+        await node.create("t")
+        before = deepcopy(node.broker.image)
+        await given_partitions(node)
+        await node.produce("t", batch_of(b"1"), partition=1)
+        let_lag(node, before)
+
+        listener = Listener(serving(node), f"{STREAM}?from=earliest&partitions=1")
+
+        assert await listener.hear(1) == [1]
+        await listener.hang_up()
+
+    on_a_node(story)
+
+
+@both
+@pytest.mark.parametrize("positions", [{0: 0}, {0: 0, 1: 0}], ids=["another topic", "partitions"])
+def test_a_node_that_cannot_make_certain_of_a_topic_does_not_refuse_a_cursor_for_good(
+    path, positions
+):
+    async def story(node):
+        await node.create("t")
+        cursor = cursor_of(node, positions)
+        if len(positions) == 1:
+            await delete_topic(node.broker, "t", None)
+            await node.create("t")
+        app = serving(node)
+
+        async def fail(decide):
+            raise RequestTimedOut("the quorum did not decide in time")
+
+        node.broker.metadata.change = fail
+        listener = Listener(app, f"{path}?from={cursor}")
+        await listener.end()
+
+        absent = await ask(app, STREAM.replace("/t/", "/u/"))
+        assert listener.messages[0]["status"] == absent.status >= 500
 
     on_a_node(story)
