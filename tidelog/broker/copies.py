@@ -4,6 +4,8 @@ Rule 1: an entry is sent once it is decided; a copy never has what the cluster m
 Rule 2: who is far behind, or asks for what was deleted, gets the view of a replica as it is,
         through SQLite's own backup, with the topic, the epoch and the offset that it is of.
 Rule 3: a copy that says nothing for too long is forgotten; it begins again where it is.
+Rule 4: a replica may copy several sources; each of these is a copy, with a connection and offsets
+        of its own.
 """
 
 import hashlib
@@ -45,7 +47,7 @@ _SNAPSHOT_SECONDS_MAX: Final = 60.0
 
 @dataclass(slots=True)
 class Copy:
-    """One replica outside of the cluster, as this node knows it."""
+    """What one replica outside of the cluster has of one source, as this node knows it."""
 
     replica_id: str
     source: str
@@ -94,7 +96,8 @@ class Copies:
         self._queue_views = Views(broker, QueueView(), lambda partition: False)
         self._taking: set[str] = set()
         """Names of snapshots that are being made."""
-        self.known: dict[str, Copy] = {}
+        self.known: dict[tuple[str, str], Copy] = {}
+        """By the replica's id and the source."""
 
     async def place_of(self, source: Source) -> TopicPartition:
         """The partition that a source is in; the error that says why there is none."""
@@ -215,16 +218,31 @@ class Copies:
     # Who copies.
 
     def arrived(self, replica_id: str, source: str) -> Copy:
-        """A replica has connected; of an earlier connection of it nothing counts any more."""
+        """A replica has connected; of its earlier connection for this nothing counts any more."""
         self.list()  # others may be forgotten by now
         clock = self._broker.host.clock
-        copy = self.known[replica_id] = Copy(
+        copy = self.known[replica_id, source] = Copy(
             replica_id, source, connected_at_ms=clock.wall_ms(), heard_at=clock.monotonic()
         )
         return copy
 
     def left(self, copy: Copy) -> None:
         copy.is_connected = False
+
+    def find(self, replica_id: str, source: str | None) -> Copy | None:
+        """What a replica has of a source; without one, the only copy that it has.
+
+        Copies that have left count only if all have. InvalidRequest if there are several.
+        """
+        if source is not None:
+            return self.known.get((replica_id, source))
+        found = [copy for copy in self.list() if copy.replica_id == replica_id]
+        found = [copy for copy in found if copy.is_connected] or found
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"replica {replica_id!r} copies {len(found)} sources; name one as source"
+            )
+        return found[0] if found else None
 
     def acknowledged(self, copy: Copy, offset: Offset) -> None:
         """It has everything below `offset`, as far as it was sent."""
@@ -246,10 +264,10 @@ class Copies:
         """Those that are here, or were within the time that one is remembered."""
         timeout_ms = self._broker.config.replication_stream_replica_timeout_secs * 1000
         now_ms = self._broker.host.clock.wall_ms()
-        for name, copy in list(self.known.items()):
+        for key, copy in list(self.known.items()):
             heard_ms = max(copy.last_ack_ms, copy.connected_at_ms)
             if not copy.is_connected and now_ms - heard_ms > timeout_ms:
-                del self.known[name]
+                del self.known[key]
         return list(self.known.values())
 
 

@@ -85,9 +85,7 @@ class Session:
             topic, topic_id = self._place.topic, found.topic
             partitions = self._copies.partitions(topic)
             current, oldest = found.offset, found.log_start
-        self.copy = self._copies.arrived(
-            hello.replica_id, msgspec.json.encode(hello.source).decode()
-        )
+        self.copy = self._copies.arrived(hello.replica_id, _written(hello.source))
         return HelloAck(
             master_id=f"node-{broker.node_id}", current_offset=current, log_oldest_offset=oldest,
             topic=topic, topic_id=topic_id, partitions=partitions,
@@ -218,6 +216,10 @@ class Session:
             self._taken.file.close()
         if self._live is not None:
             self._live.close()
+
+
+def _written(source: Source) -> str:
+    return msgspec.json.encode(source).decode()
 
 
 def _batch(found: Batches, source: Source) -> Batch:
@@ -359,6 +361,8 @@ class ReplicateWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class AckWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     replica_id: str
     offset: int
+    source: Source | None = None
+    """As it was asked for; only a replica that copies several has to name it."""
 
 
 async def replicate_lines(call: Call) -> StreamingResponse:
@@ -401,9 +405,11 @@ def _line(session: Session, message: msgspec.Struct) -> bytes:
 async def acknowledge(call: Call) -> dict[str, Any]:
     wanted: AckWanted = call.body
     copies: Copies = call.node.services.copies
-    copy = copies.known.get(wanted.replica_id)
+    source = None if wanted.source is None else _written(wanted.source)
+    copy = copies.find(wanted.replica_id, source)
     if copy is None:
-        raise Problem(404, f"no replica {wanted.replica_id!r} copies from this node")
+        what = "" if source is None else f" {source}"
+        raise Problem(404, f"no replica {wanted.replica_id!r} copies{what} from this node")
     copies.acknowledged(copy, wanted.offset)
     return {"replica_id": wanted.replica_id, "offset": copy.acknowledged}
 
@@ -456,7 +462,11 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="POST", path="/v1/replicate/ack", handler=acknowledge, tag="replication stream",
-        body=AckWanted, errors={404: "No such replica copies from this node."},
+        body=AckWanted,
+        errors={
+            400: "The replica copies several sources, and none is named.",
+            404: "No such replica copies from this node.",
+        },
         summary="Tell how far a replica that reads lines has got.",
     ),
     Operation(

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.broker.node import on_a_node
 from tests.unit.broker.test_kv import Bucket, Undecided
 from tests.unit.broker.test_views import SMALL, compact, partition_of, unreadable
-from tests.unit.faces.http.test_app import ask
+from tests.unit.faces.http.test_app import Answer, ask
 from tests.unit.faces.http.test_records import serving
 from tidelog.broker.topics import delete_topic
 from tidelog.copying import protocol
@@ -284,9 +284,9 @@ def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
         assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
         assert "acknowledged" in heard["detail"]
         copies = app.node.services.copies
-        assert list(copies.known) == ["replica-1"]
+        assert [one.replica_id for one in copies.known.values()] == ["replica-1"]
         copies.arrived("another", "{}")
-        assert list(copies.known) == ["another"]
+        assert [one.replica_id for one in copies.known.values()] == ["another"]
 
     in_a_bucket(story, replication_stream_replica_timeout_secs=5)
 
@@ -311,6 +311,13 @@ async def lines(app: Any, heard: list[Any], **wanted: Any) -> None:
         await app(scope, receive, send)
 
 
+async def acknowledge(app: Any, **said: Any) -> Answer:
+    return await ask(
+        app, "/v1/replicate/ack", method="POST", headers={"content-type": "application/json"},
+        chunks=(json.dumps({"replica_id": "lines", **said}).encode(),),
+    )  # fmt: skip
+
+
 def test_who_reads_lines_and_acknowledges_nothing_is_let_go_too():
     async def story(bucket, app):
         await bucket.put(b"k", b"1")
@@ -318,17 +325,56 @@ def test_who_reads_lines_and_acknowledges_nothing_is_let_go_too():
         reading = asyncio.create_task(lines(app, heard, from_offset=0))
         for _ in range(4):
             await asyncio.sleep(4)
-            acked = await ask(
-                app, "/v1/replicate/ack", method="POST",
-                headers={"content-type": "application/json"},
-                chunks=(b'{"replica_id":"lines","offset":1}',),
-            )  # fmt: skip
+            acked = await acknowledge(app, offset=1)
             assert (acked.status, acked.json["offset"]) == (200, 1)
         assert not reading.done()
         await reading
 
         assert (heard[-1]["type"], heard[-1]["code"]) == ("error", "ConnectionFailed")
         assert "acknowledged" in heard[-1]["detail"]
+
+    in_a_bucket(story, replication_stream_replica_timeout_secs=5)
+
+
+def test_a_replica_that_reads_lines_of_several_sources_acknowledges_each():
+    async def story(bucket, app):
+        await bucket.node.create("t")
+        await bucket.put(b"k", b"1")
+        sources = [BUCKET, {"topic": "t"}]
+        reading = [
+            asyncio.create_task(lines(app, [], from_offset=0, source=one)) for one in sources
+        ]
+        for _ in range(4):
+            await asyncio.sleep(4)
+            acked = [await acknowledge(app, offset=1, source=one) for one in sources]
+            assert [(one.status, one.json) for one in acked] == [
+                (200, {"replica_id": "lines", "offset": 1}),
+                (200, {"replica_id": "lines", "offset": 0}),
+            ]
+        assert not any(task.done() for task in reading)
+        await asyncio.gather(*reading)
+
+    in_a_bucket(story, replication_stream_replica_timeout_secs=5)
+
+
+def test_only_a_replica_that_copies_several_sources_must_name_the_one_that_it_acknowledges():
+    async def story(bucket, app):
+        await bucket.node.create("t")
+        reading = [asyncio.create_task(lines(app, [], from_offset=0, source={"topic": "t"}))]
+        await asyncio.sleep(1)
+        assert (await acknowledge(app, offset=0)).status == 200
+        reading.append(asyncio.create_task(lines(app, [], from_offset=0)))
+        await asyncio.sleep(1)
+
+        refused = await acknowledge(app, offset=0)
+        unknown = await acknowledge(app, offset=0, source={"topic": "u"})
+
+        assert refused.status == 400 and "name one as source" in refused.json["detail"]
+        assert unknown.status == 404 and '"u"' in unknown.json["detail"]
+        reading[0].cancel()
+        await asyncio.wait(reading[:1])
+        assert (await acknowledge(app, offset=0)).status == 200  # the other one has left
+        await reading[1]
 
     in_a_bucket(story, replication_stream_replica_timeout_secs=5)
 
