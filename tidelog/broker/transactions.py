@@ -24,6 +24,7 @@ from tidelog.cluster.messages import (
 )
 from tidelog.errors import (
     BrokerError,
+    CoordinatorNotAvailable,
     InvalidProducerEpoch,
     InvalidRequest,
     OperationNotAttempted,
@@ -171,6 +172,9 @@ class Transactions(ShardKeeper[TransactionsDriver]):
 
     async def _codes(self, wanted: PlacesToAdd) -> tuple[int, ...]:
         places = [TopicPartition(place.topic, place.partition) for place in wanted.places]
+        if wanted.adds and not all(partition_exists(self._broker, place) for place in places):
+            # Its leader knows more than this node, who would think it gone, and need no marker.
+            return (CoordinatorNotAvailable.code,) * len(places)
         try:
             verdicts = await self.add(
                 wanted.transactional_id,

@@ -13,7 +13,7 @@ from tidelog.cluster.messages import (
 )
 from tidelog.wire.apis import Api
 
-OK, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 0, 3, 42
+OK, UNKNOWN_TOPIC_OR_PARTITION, NOT_AVAILABLE, INVALID_REQUEST = 0, 3, 15, 42
 OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING, INVALID_TIMEOUT = 45, 47, 48, 49, 50
 CONCURRENT, NOT_ATTEMPTED, FENCED = 51, 55, 90
 
@@ -331,5 +331,20 @@ def test_no_pattern_of_a_client_is_ever_matched():
                 Api.LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[],
                 duration_filter=-1, transactional_id_pattern="(a+)+b",
             )  # fmt: skip
+
+    on_a_coordinator(story)
+
+
+def test_a_partition_that_the_coordinator_has_not_heard_of_is_not_added_yet():
+    """It would think it deleted, and send no marker there."""
+
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        keeper = node.requests._verification._coordinator_of.__self__
+        wanted = PlacesToAdd("tx", producer.id, producer.epoch, (Place("unheard-of", 0),), True)
+
+        assert await keeper._codes(wanted) == (NOT_AVAILABLE,)
+        assert (await producer.state()).places == ()
 
     on_a_coordinator(story)
