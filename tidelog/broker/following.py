@@ -2,6 +2,8 @@
 
 Rule 1: one thing after the other; who waits for an offset is told when all below it is done.
 Rule 2: what a full disk keeps from being done is tried again until it is, or is not wanted.
+Rule 3: who keeps something about a topic hears of its end before anybody can ask for another one of
+        its name: at once, and not when its files are gone.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from contextlib import suppress
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
 from tidelog.controller.difference import Difference, Differences, Replica, Role
-from tidelog.controller.records import MetadataRecord
+from tidelog.controller.records import MetadataRecord, TopicDeleted
 from tidelog.errors import StorageError
 from tidelog.model import NodeId, Offset, TopicPartition
 
@@ -52,6 +54,9 @@ class Following:
     def _on_applied(self, records: Sequence[MetadataRecord]) -> None:
         if not records:  # a snapshot
             self._whole = True
+        for record in records:
+            if isinstance(record, TopicDeleted):
+                self._tell_deleted(record.name)
         self._records.extend(records)
         if not (self._is_idle and self._act_now()):
             self._is_idle = False
@@ -66,7 +71,7 @@ class Following:
         if self._whole or self._put_off:
             return False
         difference = self._take()
-        is_quick = not (difference.closed or difference.opened or difference.topics_deleted)
+        is_quick = not (difference.closed or difference.opened)
         if is_quick and not (difference.node_configured or difference.topics_configured):
             waiting = [r for r in difference.led if not self._replicas.become_now(r)]
             for replica in difference.changed:
@@ -131,7 +136,7 @@ class Following:
                 self._put_off[replica.name] = replica
             else:
                 await self._replicas.become(replica)
-        for name in difference.topics_deleted:
+        for name in difference.topics_gone:
             self._tell_deleted(name)
         self._tell_moved([(closed.name, False) for closed in difference.closed])
         self._tell_moved(_roles(r for r in difference.led if r.name not in self._put_off))

@@ -71,8 +71,9 @@ class Difference:
     """Another leader or epoch, for partitions that were open."""
     changed: list[Replica] = field(default_factory=list)
     """The same leader in the same epoch, with other replicas or in-sync ones."""
-    topics_deleted: list[str] = field(default_factory=list)
-    """Wherever their replicas were; one made again under its name is among them, too."""
+    topics_gone: list[str] = field(default_factory=list)
+    """After a snapshot, which does not tell of deletions: wherever their replicas were; one made
+    again under its name is among them, too."""
     topics_configured: list[str] = field(default_factory=list)
     node_configured: bool = False
     brokers: list[NodeId] = field(default_factory=list)
@@ -114,7 +115,7 @@ class Differences:
             name for topic_id, name in self._names.items() if topic_id not in image.topics_by_id
         ]
         difference = Difference(
-            topics_deleted=gone, topics_configured=list(image.topics), node_configured=True,
+            topics_gone=gone, topics_configured=list(image.topics), node_configured=True,
             brokers=sorted(image.nodes), quorum_changed=True,
         )  # fmt: skip
         self._compare(image, touched, difference)
@@ -143,8 +144,6 @@ class Differences:
 
     def _note(self, image: ClusterImage, record: MetadataRecord, difference: Difference) -> None:
         match record:
-            case TopicDeleted():
-                difference.topics_deleted.append(record.name)
             case TopicConfigChanged():
                 if record.topic in image.topics:
                     difference.topics_configured.append(record.topic)

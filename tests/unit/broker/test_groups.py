@@ -290,3 +290,28 @@ def test_every_version_of_a_join_is_answered():
             assert answer.error_code == (MEMBER_ID_REQUIRED if version >= 4 else 0)
 
     on_a_node(story)
+
+
+def test_offsets_of_a_topic_made_anew_outlive_the_files_of_the_one_before():
+    async def story(node):
+        await node.create("t")
+        await found(node)
+        assert await commit(node, 1) == 0
+        old = node.broker.partition("t", 0)
+        await old.files.acquire()  # its files are slow to go
+        asked = [
+            asyncio.ensure_future(node.ask(Api.DELETE_TOPICS, 5, topic_names=["t"], timeout=9000)),
+        ]
+        await asyncio.sleep(0.5)
+        assert await committed(node) == {}
+        asked.append(asyncio.ensure_future(node.create("t")))
+        await asyncio.sleep(0.5)
+        assert await commit(node, 5) == 0
+
+        old.files.release()
+        await asyncio.gather(*asked)
+        await asyncio.sleep(1)
+
+        assert await committed(node) == {("t", 0): 5}
+
+    on_a_node(story)
