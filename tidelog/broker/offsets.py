@@ -5,9 +5,15 @@ from typing import Any, Final
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
-from tidelog.errors import BrokerError, InvalidRequest, OffsetOutOfRange
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    InvalidTopic,
+    OffsetOutOfRange,
+    PolicyViolation,
+)
 from tidelog.log.search import Found, TimeSearch
-from tidelog.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
+from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
 from tidelog.partition.driver import Partition
 
 LATEST: Final = -1
@@ -122,6 +128,10 @@ async def delete_records(broker: Broker, request: Any, context: Request) -> dict
 
 async def _delete_before(broker: Broker, topic: str, number: int, offset: Offset) -> Offset:
     partition = broker.partition(topic, number)
+    if topic in INTERNAL_TOPICS:
+        raise InvalidTopic(f"{topic} is the cluster's own; nothing of it may be deleted")
+    if not partition.config.deletes:
+        raise PolicyViolation(f"{topic} is compacted and deletes nothing: see cleanup.policy")
     end = partition.visible_end()
     start = end if offset == -1 else offset
     if not 0 <= start <= end:

@@ -4,6 +4,7 @@ from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tidelog.records import Codec, Record, encode_batch
 from tidelog.wire.apis import APIS, Api
 
+INVALID_TOPIC, POLICY_VIOLATION = 17, 44
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, TIERED = -2, -1, -3, -4, -5
 
 
@@ -15,8 +16,8 @@ async def list_one(node, timestamp, *, version=7, topic="t", partition=0, **aske
     return answer.topics[0].partitions[0]
 
 
-async def delete_before(node, offset, *, version=2):
-    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
+async def delete_before(node, offset, *, version=2, topic="t"):
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]
     answer = await node.ask(Api.DELETE_RECORDS, version, topics=topics, timeout=1000)
     return answer.topics[0].partitions[0]
 
@@ -219,3 +220,24 @@ def test_records_that_are_not_there_cannot_be_deleted(offset):
         assert (await list_one(node, EARLIEST)).offset == 0
 
     on_a_node(story)
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy", "code"),
+    [
+        ("__consumer_offsets", "compact", INVALID_TOPIC),
+        ("state", "compact", POLICY_VIOLATION),
+        ("both", "compact,delete", 0),
+    ],
+)
+def test_what_is_kept_for_its_keys_is_not_deleted_by_offset(topic, policy, code):
+    async def story(node):
+        if topic == "__consumer_offsets":
+            await node.ask(Api.FIND_COORDINATOR, 2, key="g", key_type=0)
+        else:
+            await node.create(topic, cleanup_policy=policy)
+            await node.produce(topic, encode_batch([Record(key=b"k", value=b"1")]))
+
+        assert (await delete_before(node, -1, topic=topic)).error_code == code
+
+    on_a_node(story, offsets_topic_num_partitions=1)
