@@ -132,6 +132,10 @@ class ShardDriver(Generic[S]):
         leader = self._leader
         if leader is None or self._partition.leader is not leader:
             return False
+        topic = self._broker.image.topics.get(self._partition.name.topic)
+        known = None if topic is None else topic.partitions[self._partition.name.partition]
+        if known is not None and known.epoch > leader.epoch:
+            return False  # it was given away, which this node has heard of and not acted on
         return len(leader.replicas) == 1 or self._partition.has_lease()
 
     def now(self) -> Moment:

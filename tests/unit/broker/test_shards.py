@@ -1,5 +1,6 @@
 import asyncio
 
+import msgspec
 import pytest
 
 from tests.unit.broker.test_groups import committed
@@ -176,6 +177,23 @@ def test_a_write_of_which_nothing_is_known_ends_the_shard(error, is_read_again):
         assert (driver.shard is not shard) == is_read_again
         assert keeper.driver_of(0) is driver
         driver.settled(shard, write.number, None)  # late, and of a shard that is given up
+
+    on_a_coordinator(story)
+
+
+def test_nothing_is_answered_once_it_is_heard_that_another_leads():
+    """Though nobody has acted on it: this node may be busy with the files of others."""
+
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        partitions = node.broker.image.topics[TRANSACTIONS_TOPIC].partitions
+        mine = partitions[0]
+
+        partitions[0] = msgspec.structs.replace(mine, epoch=mine.epoch + 1, leader=9)
+        assert await producer.init() == NOT_COORDINATOR
+        partitions[0] = mine
+        assert await producer.init() == OK
 
     on_a_coordinator(story)
 
