@@ -96,6 +96,9 @@ INTERNAL_TOPIC_CONFIG: Final = TopicConfig(
 
 COMPACTED_TOPIC_CONFIG: Final = replace(INTERNAL_TOPIC_CONFIG, cleanup_policy="compact")
 
+_SILENT_SECONDS: Final = 3600.0
+"""A producer that has written within this time is not forgotten, whatever the times of its records:
+it may send again what it has had no answer to."""
 _MIN_IN_SYNC_DEFAULT: Final = "log.min.insync.replicas"
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
@@ -636,16 +639,18 @@ class Broker:
 
     async def _delete_old(self) -> None:
         """Retention, and forgetting producers that have gone."""
-        now_ms = self.host.clock.wall_ms()
+        now_ms, now = self.host.clock.wall_ms(), self.host.clock.monotonic()
+        expiration_ms = self.config.producer_id_expiration_ms
+        window_ms = self.config.idempotency_window_ms
         for partition in self.partitions():
             log, config = partition.log, partition.config
+            log.producers.expire(
+                now_ms - expiration_ms, end=log.end, now=now,
+                seconds=min(expiration_ms / 1000, _SILENT_SECONDS),
+            )  # fmt: skip
+            log.producers.expire_once(now_ms - window_ms, now=now, seconds=window_ms / 1000)
             if not partition.leads():
                 continue  # a follower's log begins where its leader's does
-            log.producers.expire(now_ms - self.config.producer_id_expiration_ms)
-            window_ms = self.config.idempotency_window_ms
-            log.producers.expire_once(
-                now_ms - window_ms, now=self.host.clock.monotonic(), seconds=window_ms / 1000
-            )
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
             await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))

@@ -137,7 +137,10 @@ class NodeConfig:
         0, "How many bytes compaction reads and writes per second; 0 for no limit.", least=0
     )
     producer_id_expiration_ms: int = setting(
-        DAY_MS, "Forget an idempotent producer that has been silent this long.", least=1
+        DAY_MS,
+        "Forget an idempotent producer whose last record is this old, and which has written nothing "
+        "for an hour.",
+        least=1,
     )
     idempotency_window_ms: int = setting(
         600_000, "How long a request over HTTP is recognised by its Idempotency-Key.", least=1

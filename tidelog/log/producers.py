@@ -49,7 +49,7 @@ from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Marker
 ONCE_MAX: Final = 100_000
 """Requests with an Idempotency-Key that a log remembers; the oldest go first."""
 _MOMENTS: Final = 16
-"""How many are told apart in the time for which requests are remembered."""
+"""How many are told apart in the time that something is remembered for."""
 BATCHES_REMEMBERED: Final = 5
 """As many as a client may have in flight, so every honest retry is recognised."""
 
@@ -101,17 +101,38 @@ class ProducerState:
         return max(self.batches[-1].timestamp_ms if self.batches else 0, self.marked_ms)
 
 
+class _Moments:
+    """How far something had come at some moments of the monotonic clock."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[float, int]] = deque()
+
+    def before(self, far: int, now: float, seconds: float) -> int | None:
+        """How far it had come `seconds` ago; None if that is not known. Now it has come `far`."""
+        known = self._known
+        if not known or now - known[-1][0] >= seconds / _MOMENTS:
+            known.append((now, far))
+        while len(known) > 1 and known[1][0] <= now - seconds:
+            known.popleft()
+        noted_at, was = known[0]
+        return was if noted_at <= now - seconds else None
+
+
 class ProducerStates:
     """All idempotent producers that have written to a log."""
 
-    __slots__ = ("_once", "_once_count", "_once_known", "_open", "_states")
+    __slots__ = ("_ends", "_once", "_once_count", "_once_known", "_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._once: dict[ProducerId, int] = {}  # in the order of offsets, and which one it is
         self._once_count = 0
-        self._once_known: deque[tuple[float, int]] = deque()
-        """How many had been noted at some moments of the monotonic clock."""
+        self._once_known = _Moments()
+        """How many had been noted."""
+        self._ends = _Moments()
+        """Where the log ended."""
         self._open: dict[ProducerId, Offset] = {}  # in the order of offsets
 
     def __len__(self) -> int:
@@ -266,17 +287,24 @@ class ProducerStates:
             oldest = next(iter(self._once))
             del self._once[oldest], self._states[oldest]
 
-    def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch or marker is older than `before_ms`.
+    def expire(self, before_ms: int, *, end: Offset, now: float, seconds: float) -> None:
+        """Forget producers whose last batch or marker is older than `before_ms`, and who have
+        written nothing for `seconds`; the log ends at `end`.
 
-        Not those made of an Idempotency-Key: `expire_once`.
+        The times in a batch are its producer's, who may copy what is years old, and the wall clock
+        may have jumped; `now` is the monotonic one. Not those made of an Idempotency-Key:
+        `expire_once`.
         """
+        silent_to = self._ends.before(end, now, seconds)
+        if silent_to is None:
+            return
         gone = [
             producer_id
             for producer_id, state in self._states.items()
             if state.last_timestamp_ms < before_ms
             and producer_id < ONCE_PRODUCER_MIN
             and state.transaction_start == NO_OFFSET
+            and self.last_offset(producer_id) < silent_to
         ]
         for producer_id in gone:
             del self._states[producer_id]
@@ -286,13 +314,8 @@ class ProducerStates:
 
         The wall clock may have jumped, or be another node's; `now` is the monotonic one.
         """
-        known = self._once_known
-        if not known or now - known[-1][0] >= seconds / _MOMENTS:
-            known.append((now, self._once_count))
-        while len(known) > 1 and known[1][0] <= now - seconds:
-            known.popleft()
-        noted_at, count = known[0]
-        if noted_at > now - seconds:
+        count = self._once_known.before(self._once_count, now, seconds)
+        if count is None:
             return
         for producer_id, number in list(self._once.items()):
             if number >= count:

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from tests.unit.broker.node import (
@@ -10,10 +12,12 @@ from tests.unit.broker.node import (
     placed,
 )
 from tests.unit.wire.messages import frame_of, produce_fields, read_response
+from tidelog.errors import NotLeader
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.host import START_WALL_MS
 from tidelog.wire.apis import APIS, Api
 
+HOUR = 3600
 AS_PRODUCER = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
 VERSIONS = range(APIS[Api.PRODUCE].taken_from, APIS[Api.PRODUCE].most + 1)
 
@@ -228,6 +232,27 @@ def test_a_batch_sent_again_is_answered_with_its_first_offset_and_kept_once():
 
         assert (again.error_code, again.base_offset) == (0, 3)
         assert node.broker.partition("t", 0).log.end == 7
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["a leader", "a follower"])
+def test_a_producer_of_old_records_is_known_while_it_writes_and_forgotten_when_it_is_silent(leads):
+    async def story(node):
+        await node.create("t")
+        partition = node.broker.partition("t", 0)
+        await node.broker._delete_old()
+        await node.produce("t", batch_of(b"a", time_ms=1000, **AS_PRODUCER))
+        if not leads:
+            partition.resign(NotLeader(leader=None))
+
+        await node.broker._delete_old()
+        await asyncio.sleep(HOUR / 2)
+        await node.broker._delete_old()
+        assert len(partition.log.producers) == 1
+        await asyncio.sleep(HOUR)
+        await node.broker._delete_old()
+        assert len(partition.log.producers) == 0
 
     on_a_node(story)
 

@@ -265,13 +265,13 @@ def test_late_marker_is_refused(before, epoch, coordinator, is_bumped, refusal):
 def test_producer_with_an_open_transaction_is_not_forgotten():
     states = fold(in_transaction(0))
 
-    states.expire(before_ms=10**15)
+    states.expire(10**15, end=100, now=0.0, seconds=0.0)
     assert states.transaction_start(7) == 0
 
     states.note_marker(marker(time_ms=5000), COMMIT)
-    states.expire(before_ms=5000)
+    states.expire(5000, end=100, now=0.0, seconds=0.0)
     assert states.get(7) is not None
-    states.expire(before_ms=5001)
+    states.expire(5001, end=100, now=0.0, seconds=0.0)
     assert states.get(7) is None
 
 
@@ -280,11 +280,27 @@ def test_silent_producers_are_forgotten():
     states.note(read_header(make_batch(producer_id=1, base_sequence=0, time_ms=1000)), 0)
     states.note(read_header(make_batch(producer_id=2, base_sequence=0, time_ms=2000)), 1)
 
-    states.expire(before_ms=2000)
+    states.expire(2000, end=100, now=0.0, seconds=0.0)
 
     assert states.get(1) is None
     assert states.get(2) is not None
     assert len(states) == 1
+
+
+def test_who_copies_what_is_old_is_silent_only_once_it_writes_nothing():
+    states = ProducerStates()
+    states.expire(10**15, end=0, now=0.0, seconds=60.0)
+    states.note(read_header(make_batch(producer_id=1, base_sequence=0, time_ms=1000)), 0)
+    states.expire(10**15, end=1, now=59.0, seconds=60.0)
+    states.note(read_header(make_batch(producer_id=2, base_sequence=0, time_ms=1000)), 1)
+
+    states.expire(10**15, end=2, now=100.0, seconds=60.0)
+    assert len(states) == 2
+    states.expire(10**15, end=2, now=119.0, seconds=60.0)
+    assert states.get(1) is None
+    assert states.get(2) is not None
+    states.expire(10**15, end=2, now=160.0, seconds=60.0)
+    assert len(states) == 0
 
 
 def requests_of(*numbers, time_ms=1000):
@@ -338,7 +354,7 @@ def test_the_time_of_a_request_begins_anew_with_who_reads_it_from_a_snapshot():
 def test_requests_are_not_forgotten_as_producers_are():
     states = requests_of(1)
 
-    states.expire(before_ms=10**15)
+    states.expire(10**15, end=100, now=0.0, seconds=0.0)
 
     assert known(states) == [1]
 
