@@ -28,6 +28,7 @@ from tidelog.cluster.messages import (
 from tidelog.errors import (
     BrokerError,
     InvalidProducerEpoch,
+    InvalidTransactionState,
     TransactionCoordinatorFenced,
 )
 from tidelog.log.log import Log
@@ -210,6 +211,34 @@ class MarkerWriter:
             )
         if done:
             waiter.settled(None)
+
+    async def abort(
+        self, place: TopicPartition, producer_id: ProducerId, epoch: int, coordinator_epoch: Epoch
+    ) -> None:
+        """End what a producer has open here, and no coordinator will end, as an operator wants."""
+        partition = self._broker.partition(place.topic, place.partition)
+        partition.leading()
+        if not partition.log.producers.is_in_transaction(producer_id):
+            raise InvalidTransactionState(f"producer {producer_id} has nothing open in {place}")
+        done: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        deadline = self._broker.host.clock.monotonic() + _WRITE_SECONDS_MAX
+
+        def settled(error: BrokerError | None) -> None:
+            if not done.done():  # whoever asked may have gone
+                done.set_result(error)
+
+        waiter = _Written(settled, deadline)
+        offset, is_committed = partition.append_marker(
+            Marker(commits=False, coordinator_epoch=coordinator_epoch), producer_id=producer_id,
+            producer_epoch=epoch, is_bumped=False, waiter=waiter,
+        )  # fmt: skip
+        self._on_end(partition, producer_id, epoch + 1)
+        if place.topic == OFFSETS_TOPIC:
+            waiter.then = partial(self._on_offsets, place.partition, producer_id, False, offset)
+        if is_committed:
+            waiter.settled(None)
+        if (error := await done) is not None:
+            raise error
 
     def _known(self, partition: Partition, end: TransactionEnd) -> "_Newest | None":
         """The marker that was written for this end, or for a later one of the same producer."""

@@ -95,6 +95,7 @@ class Requests:
             Api.ADD_PARTITIONS_TO_TXN: txn.add_partitions_to_txn,
             Api.ADD_OFFSETS_TO_TXN: txn.add_offsets_to_txn,
             Api.END_TXN: txn.end_txn,
+            Api.WRITE_TXN_MARKERS: txn.write_txn_markers,
             Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
             Api.COMMIT_GROUP: decisions.commit_group,
             Api.READ_DECISION: decisions.read_decision,

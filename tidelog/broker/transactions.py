@@ -37,6 +37,7 @@ from tidelog.model import (
     NO_PRODUCER,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
+    Epoch,
     NodeId,
     Offset,
     ProducerId,
@@ -158,6 +159,12 @@ class Transactions(ShardKeeper[TransactionsDriver]):
         )
         return cast(Verdicts, verdicts)
 
+    async def abort_orphan(
+        self, place: TopicPartition, producer_id: ProducerId, epoch: int, coordinator_epoch: Epoch
+    ) -> None:
+        """End what is open in a partition that this node leads, and nobody else will end."""
+        await self._writer.abort(place, producer_id, epoch, coordinator_epoch)
+
     # For leaders of partitions.
 
     def _on_places_to_add(
@@ -244,6 +251,36 @@ class TransactionApis:
         return await self._transactions.ask(
             key, lambda shard, reply, at: call(shard, reply, at, fresh_id)
         )
+
+    async def write_txn_markers(
+        self, broker: Broker, request: Any, context: Request
+    ) -> dict[str, Any]:
+        """Aborts, where an operator has found that nobody will. Commits are the coordinators'."""
+        markers = []
+        for marker in request.markers:
+            topics = []
+            for topic in marker.topics:
+                partitions = [
+                    {
+                        "partition_index": number,
+                        "error_code": await self._abort(marker, TopicPartition(topic.name, number)),
+                    }
+                    for number in topic.partition_indexes
+                ]
+                topics.append({"name": topic.name, "partitions": partitions})
+            markers.append({"producer_id": marker.producer_id, "topics": topics})
+        return {"markers": markers}
+
+    async def _abort(self, marker: Any, place: TopicPartition) -> int:
+        if marker.transaction_result:
+            return InvalidRequest.code
+        try:
+            await self._transactions.abort_orphan(
+                place, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+            )
+        except BrokerError as error:
+            return error.code
+        return 0
 
     async def add_partitions_to_txn(
         self, broker: Broker, request: Any, context: Request

@@ -4,6 +4,7 @@ Rule 1: a transaction is asked of its coordinator, and of the leaders of its par
         knows what was decided, the others what they still hold open.
 Rule 2: an abort fences the producer. The transaction may have ended a moment before; whoever holds
         the id must begin anew all the same.
+Rule 3: what no coordinator knows of is ended where it is open, by the partition's leader.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from kio.static.primitive import i64
 from tidelog.client.cluster import Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection, ConnectionFailed
-from tidelog.model import NO_NODE, Endpoint, NodeId, Offset, ProducerId, TopicPartition
+from tidelog.model import NO_EPOCH, NO_NODE, Endpoint, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
 
@@ -90,6 +91,8 @@ class OpenTransaction:
     producer_epoch: int
     first_offset: Offset
     last_timestamp_ms: int
+    coordinator_epoch: int = NO_EPOCH
+    """Of the producer's last marker there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,31 @@ class TransactionsClient(KafkaClient):
 
         return await self.ask_coordinator(transactional_id, ask)
 
+    async def abort_orphan(self, orphan: OpenTransaction) -> None:
+        """End a transaction in the one partition; only for what no coordinator knows of."""
+        place = orphan.place
+
+        async def attempt() -> None:
+            connection = await self.leader(place.topic, place.partition)
+            response: Any = await connection.call(
+                Api.WRITE_TXN_MARKERS,
+                markers=[
+                    {
+                        "producer_id": orphan.producer_id,
+                        "producer_epoch": orphan.producer_epoch,
+                        "transaction_result": False,
+                        "coordinator_epoch": orphan.coordinator_epoch,
+                        "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
+                    }
+                ],
+            )
+            check(
+                response.markers[0].topics[0].partitions[0].error_code,
+                f"producer {orphan.producer_id} in {place}",
+            )
+
+        await self.retry(attempt)
+
     async def idempotent_producer(self) -> Fenced:
         """A producer of no transaction, whose batches are told from repeated ones."""
 
@@ -316,6 +344,7 @@ async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[
                     producer_epoch=producer.producer_epoch,
                     first_offset=producer.current_txn_start_offset,
                     last_timestamp_ms=producer.last_timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
                 )
                 for producer in one.active_producers
                 if producer.current_txn_start_offset >= 0

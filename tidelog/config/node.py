@@ -138,8 +138,8 @@ class NodeConfig:
     )
     producer_id_expiration_ms: int = setting(
         DAY_MS,
-        "Forget an idempotent producer whose last record is this old, and which has written nothing "
-        "for an hour.",
+        "Forget an idempotent producer whose last record is this old, and which has written "
+        "nothing for an hour.",
         least=1,
     )
     idempotency_window_ms: int = setting(

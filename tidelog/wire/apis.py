@@ -40,6 +40,7 @@ class Api(IntEnum):
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
@@ -115,6 +116,7 @@ APIS: Final[dict[Api, Versions]] = {
     Api.ADD_PARTITIONS_TO_TXN: _speak(0, 3, flexible_from=3),
     Api.ADD_OFFSETS_TO_TXN: _speak(0, 4, flexible_from=3),
     Api.END_TXN: _speak(0, 5, flexible_from=3),
+    Api.WRITE_TXN_MARKERS: _speak(1, 1, flexible_from=1),
     Api.TXN_OFFSET_COMMIT: _speak(0, 5, flexible_from=3),
     Api.DESCRIBE_CONFIGS: _speak(1, 4, flexible_from=4),
     Api.ALTER_CONFIGS: _speak(0, 2, flexible_from=2),

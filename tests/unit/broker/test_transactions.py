@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from tests.unit.broker.node import Refused
+from tests.unit.broker.node import Machine, Refused
 from tests.unit.broker.test_groups import committed
-from tests.unit.broker.transacting import BUMPS, Gate, Producer, on_a_coordinator, seen
+from tests.unit.broker.transacting import BUMPS, SETTINGS, Gate, Producer, on_a_coordinator, seen
 from tidelog.cluster.messages import (
     AddToTransactions,
     Place,
@@ -348,3 +348,49 @@ def test_a_partition_that_the_coordinator_has_not_heard_of_is_not_added_yet():
         assert (await producer.state()).places == ()
 
     on_a_coordinator(story)
+
+
+async def abort_markers(node, producer_id, epoch, *, commits=False, coordinator_epoch=0) -> int:
+    marker = {
+        "producer_id": producer_id, "producer_epoch": epoch, "transaction_result": commits,
+        "coordinator_epoch": coordinator_epoch,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+    }  # fmt: skip
+    (told,) = (await node.ask(Api.WRITE_TXN_MARKERS, 1, markers=[marker])).markers
+    return int(told.topics[0].partitions[0].error_code)
+
+
+def test_an_operator_ends_what_is_open_though_its_coordinator_has_told_its_end():
+    """A power cut takes the marker, which was not synced, and not the records, which were."""
+    machine = Machine(**SETTINGS)
+
+    async def before(node):
+        await node.create("t", partitions=1, durability="replicated")
+        await node.ask(Api.FIND_COORDINATOR, 3, key="tx", key_type=1)
+        producer = Producer(node)
+        await producer.init()
+        await producer.write(b"a")
+        partition = node.broker.partition("t", 0)
+        partition.log.roll()  # which syncs what was written
+        node.broker.rounds.mark(partition)
+        await asyncio.sleep(1)
+        await producer.end(commits=True)
+        await producer.completed()
+        machine.disk.crash()
+
+    async def after(node):
+        partition = node.broker.partition("t", 0)
+        await asyncio.sleep(1)
+        ((producer_id, state),) = partition.log.producers.items()
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
+
+        assert await abort_markers(node, producer_id, state.epoch, commits=True) == INVALID_REQUEST
+        assert await abort_markers(node, producer_id, state.epoch - 1) == INVALID_EPOCH
+        assert partition.last_stable_offset == 0
+        assert await abort_markers(node, producer_id, state.epoch) == OK
+        assert partition.last_stable_offset == partition.high_watermark == 2
+        assert await seen(node) == []
+        assert await abort_markers(node, producer_id, state.epoch) == INVALID_STATE
+
+    machine.live(before, killed=True)
+    machine.live(after)

@@ -15,8 +15,8 @@ from tidelog.client.transactions import (
 from tidelog.model import Endpoint, TopicPartition
 from tidelog.wire.entities import encode, request_entity, response_entity
 
-LIST, DESCRIBE, PRODUCERS, FIND, INIT = 66, 65, 61, 10, 22
-NEWEST = {LIST: 2, DESCRIBE: 0, PRODUCERS: 0, FIND: 6, INIT: 6}
+LIST, DESCRIBE, PRODUCERS, FIND, INIT, MARKERS = 66, 65, 61, 10, 22, 27
+NEWEST = {LIST: 2, DESCRIBE: 0, PRODUCERS: 0, FIND: 6, INIT: 6, MARKERS: 1}
 HOSTS = {1: Endpoint(host="one", port=1), 2: Endpoint(host="two", port=2)}
 
 
@@ -195,7 +195,7 @@ def held(number: int, *starts: int, error: int = 0) -> dict[str, Any]:
 def opened(number: int, start: int) -> OpenTransaction:
     return OpenTransaction(
         place=TopicPartition("t", number), producer_id=7, producer_epoch=3, first_offset=start,
-        last_timestamp_ms=1_000,
+        last_timestamp_ms=1_000, coordinator_epoch=0,
     )  # fmt: skip
 
 
@@ -214,6 +214,23 @@ def test_only_the_leaders_of_the_partitions_asked_for_are_asked():
     found = asyncio.run(fleet.open_transactions([TopicPartition("t", 1), TopicPartition("t", 2)]))
 
     assert found == [opened(1, 5)]
+    assert fleet.nodes[1].seen == []
+
+
+def test_an_orphan_is_aborted_by_the_leader_of_its_partition():
+    fleet = Fleet()
+    place = {"partition_index": 1, "error_code": 0}
+    answers = [
+        {"markers": [{"producer_id": 7, "topics": [{"name": "t", "partitions": [one]}]}]}
+        for one in (place | {"error_code": 6}, place)  # it leads no more, or not yet; it does
+    ]
+    fleet.nodes[2].script[MARKERS] = answers
+
+    asyncio.run(fleet.abort_orphan(opened(1, 40)))
+
+    (marker,) = fleet.nodes[2].seen[-1].markers
+    assert (marker.producer_id, marker.producer_epoch) == (7, 3)
+    assert (marker.transaction_result, marker.coordinator_epoch) == (False, 0)
     assert fleet.nodes[1].seen == []
 
 

@@ -128,17 +128,7 @@ def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
         print_json(
             {
                 "transactions": [_document(info, now_ms) for info in overdue],
-                "orphans": [
-                    {
-                        "topic": one.place.topic,
-                        "partition": one.place.partition,
-                        "producer_id": one.producer_id,
-                        "producer_epoch": one.producer_epoch,
-                        "first_offset": one.first_offset,
-                        "last_timestamp_ms": one.last_timestamp_ms,
-                    }
-                    for one in lost
-                ],
+                "orphans": [_orphan(one) for one in lost],
             }
         )
         return
@@ -174,7 +164,10 @@ def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
                 for one in lost
             ],
         )
-        note("these are open in partitions, but no coordinator knows of them; please report it")
+        note(
+            "these are open in partitions, but no coordinator knows of them: a disk has lost their "
+            "ends. `tidelog transactions abort-orphans` aborts them"
+        )
 
 
 @app.command("describe")
@@ -295,6 +288,62 @@ def abort(
         print(f"{plain(transactional_id)} aborted in {_counted(info)}, and its producer fenced")
 
 
+@app.command("abort-orphans")
+def abort_orphans(
+    yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
+) -> None:
+    """Abort what is open in partitions and known to no coordinator.
+
+    Such is left when disks lose the end of a transaction that its coordinator
+    has told: with durability=replicated by a power cut on all replicas, or by
+    an unclean election. Readers of committed records wait there for ever.
+    Whether it was committed elsewhere nobody knows here any more.
+
+    \b
+    Examples:
+      tidelog transactions list --hanging
+      tidelog transactions abort-orphans --yes
+    """
+
+    async def look() -> "list[OpenTransaction]":
+        from tidelog.client.transactions import TransactionsClient, find_hanging
+
+        async with TransactionsClient(bootstrap) as client:
+            return (await find_hanging(client, _now_ms)).orphans
+
+    orphans = run(look())
+    if orphans and not yes:
+        _confirm_orphans(orphans)
+
+    async def work() -> None:
+        from tidelog.client.transactions import TransactionsClient
+
+        async with TransactionsClient(bootstrap) as client:
+            for orphan in orphans:
+                await client.abort_orphan(orphan)
+
+    if orphans:
+        run(work())
+    if as_json:
+        print_json({"aborted": [_orphan(one) for one in orphans]})
+    elif not orphans:
+        note("there are none")
+    for one in [] if as_json else orphans:
+        print(f"producer {one.producer_id} aborted in {plain(str(one.place))}")
+
+
+def _confirm_orphans(orphans: "list[OpenTransaction]") -> None:
+    for one in orphans:
+        note(f"  producer {one.producer_id} in {one.place}, from offset {one.first_offset} on")
+    what = f"{len(orphans)} open transaction{'s' * (len(orphans) != 1)}"
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"this discards what these wrote to their partitions ({what}); add --yes if you mean it"
+        )
+    if not typer.confirm(f"Abort {what}, and discard what they wrote there?", err=True):
+        raise UserError("nothing was aborted")
+
+
 def _confirm(info: "TransactionInfo") -> None:
     """Show what would be ended, and ask."""
     if not sys.stdin.isatty():
@@ -319,6 +368,17 @@ def _now_ms() -> int:
 def _counted(info: "TransactionInfo") -> str:
     count = len(info.places)
     return f"{count} partition{'s' * (count != 1)}"
+
+
+def _orphan(one: "OpenTransaction") -> dict[str, Any]:
+    return {
+        "topic": one.place.topic,
+        "partition": one.place.partition,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "first_offset": one.first_offset,
+        "last_timestamp_ms": one.last_timestamp_ms,
+    }
 
 
 def _document(info: "TransactionInfo", now_ms: int) -> dict[str, Any]:

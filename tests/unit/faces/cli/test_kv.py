@@ -261,7 +261,9 @@ def change(version: int, value: str) -> bytes:
 
 
 def test_changes_are_printed_as_they_come(tidelog, node):
-    node.stream = Chunks(change(1, '{"a": 1}'), change(2, '"text"'), change(3, "null"))
+    node.stream = Chunks(
+        change(1, '{"a": 1}'), change(2, '"text"'), change(3, 'null,"deleted":true')
+    )
 
     result = tidelog("kv", "watch", "b", "--prefix", "k", "--from", "start", "--max", "3")
 

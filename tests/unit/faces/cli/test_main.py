@@ -75,6 +75,7 @@ COMMANDS = [
     ["transactions", "list"],
     ["transactions", "describe"],
     ["transactions", "abort"],
+    ["transactions", "abort-orphans"],
     ["configs"],
     ["configs", "describe"],
     ["configs", "set"],

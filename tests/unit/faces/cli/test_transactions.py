@@ -79,13 +79,16 @@ def cluster(monkeypatch):
             world.aborted.append((name, timeout_ms))
             return Fenced(producer_id=7, producer_epoch=4)
 
+        async def abort_orphan(self, orphan: OpenTransaction) -> None:
+            world.aborted.append((orphan.place, orphan.producer_id))
+
     monkeypatch.setattr("tidelog.client.transactions.TransactionsClient", Client)
     monkeypatch.setattr(transactions, "_now_ms", lambda: NOW_MS)
     monkeypatch.delenv("TIDELOG_BOOTSTRAP", raising=False)
     return world
 
 
-@pytest.mark.parametrize("command", ["list", "describe", "abort"])
+@pytest.mark.parametrize("command", ["list", "describe", "abort", "abort-orphans"])
 def test_every_command_explains_itself_with_examples(tidelog, command):
     result = tidelog("transactions", command, "--help")
 
@@ -215,6 +218,27 @@ def test_an_open_transaction_is_aborted_with_the_timeout_that_it_had(tidelog, cl
     assert document == {
         "transactional_id": "tx", "aborted": True, "producer_id": 7, "producer_epoch": 4,
     }  # fmt: skip
+
+
+def test_orphans_are_aborted_each_where_it_is_open(tidelog, cluster):
+    cluster.infos = [info("known", producer=7)]
+    cluster.opened = [opened(T0, 7, ORPHAN_MS + 1), opened(T1, 9, ORPHAN_MS + 1)]
+
+    refused = tidelog("transactions", "abort-orphans")
+    assert refused.code != 0 and "--yes" in refused.err and "t-1" in refused.err
+    assert cluster.aborted == []
+    result = tidelog("transactions", "abort-orphans", "--yes")
+    document = json.loads(tidelog("transactions", "abort-orphans", "--yes", "--json").out)
+
+    assert result.out == "producer 9 aborted in t-1\n"
+    assert cluster.aborted == [(T1, 9)] * 2
+    assert [one["producer_id"] for one in document["aborted"]] == [9]
+
+
+def test_without_orphans_nothing_is_aborted(tidelog, cluster):
+    result = tidelog("transactions", "abort-orphans")
+
+    assert (result.code, result.err, cluster.aborted) == (0, "there are none\n", [])
 
 
 @pytest.mark.parametrize(
