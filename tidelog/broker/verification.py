@@ -6,6 +6,8 @@ Rule 2: what comes from the same producer in the same epoch meanwhile waits behi
 Rule 3: a marker that arrives meanwhile ends what was asked about: then the batch is refused. So it
         is if another node has led meanwhile, who may have written such a marker.
 Rule 4: whoever waits is told: by the coordinator's answer, when it is late, or when the node stops.
+Rule 5: what is refused for a moment comes again. Until then nothing that its producer sent after it
+        is taken, where the log knows nothing of the producer and so would take anything.
 """
 
 import asyncio
@@ -43,6 +45,9 @@ from tidelog.peers.wire import PeerRefused
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS_MAX: Final = 5.0
+_AGAIN_SECONDS: Final = 30.0
+"""For so long what was refused is waited for; a producer that has given up goes on by then."""
+_REFUSED_MAX: Final = 10_000
 
 T = TypeVar("T")
 Then: TypeAlias = Callable[[BrokerError | None], None]
@@ -65,6 +70,14 @@ class _Key(NamedTuple):
     producer_id: ProducerId
 
 
+class _Refused(NamedTuple):
+    """The first batch of a producer that has to come again."""
+
+    epoch: int
+    sequence: int
+    until: float
+
+
 @dataclass(slots=True, eq=False)
 class _Question:
     """A partition that a coordinator is asked about, and who waits for its answer."""
@@ -84,6 +97,7 @@ class Verification:
         self._coordinator_of = coordinator_of
         self._open: dict[_Key, dict[int, _Question]] = {}
         """What is asked now, by the epoch of the producer."""
+        self._refused: dict[_Key, _Refused] = {}
         self._outboxes: Outboxes[_Question] = Outboxes(broker, self._ask)
         broker.on_stop(self.stop)
 
@@ -103,19 +117,43 @@ class Verification:
     def ask(self, partition: Partition, wanted: Wanted, then: Then) -> None:
         """Call `then` when the coordinator has answered, after those who asked before."""
         leader = partition.leader
+        key = _Key(partition.name, wanted.producer_id)
 
         def told(error: BrokerError | None) -> None:
             if error is None and partition.leader is not leader:
                 error = NotLeader(leader=None)
-            # An epoch begins at 0. What came before this batch was refused, and will come again.
             is_new = partition.log.producers.get(wanted.producer_id) is None
-            if error is None and wanted.adds and wanted.sequence and is_new:
+            if error is None and is_new and (first := self._first(key, wanted)) < wanted.sequence:
                 error = OutOfOrderSequence(
-                    producer_id=wanted.producer_id, expected=0, received=wanted.sequence
+                    producer_id=wanted.producer_id, expected=first, received=wanted.sequence
                 )
+            elif error is None:
+                self._refused.pop(key, None)
+            elif error.retriable:
+                self._note_refused(key, wanted)
             then(error)
 
         self._ask_about(partition.name, wanted, told)
+
+    def _first(self, key: _Key, wanted: Wanted) -> int:
+        """The first sequence that may come from a producer of whom the log knows nothing."""
+        if wanted.adds:
+            return 0  # every transaction has an epoch, which begins there
+        refused = self._refused.get(key)
+        if refused is None or refused.epoch != wanted.epoch:
+            return wanted.sequence
+        is_awaited = self._broker.host.clock.monotonic() < refused.until
+        return refused.sequence if is_awaited else wanted.sequence
+
+    def _note_refused(self, key: _Key, wanted: Wanted) -> None:
+        until = self._broker.host.clock.monotonic() + _AGAIN_SECONDS
+        known = self._refused.pop(key, None)
+        sequence = wanted.sequence
+        if known is not None and known.epoch == wanted.epoch:
+            sequence = min(sequence, known.sequence)
+        self._refused[key] = _Refused(wanted.epoch, sequence, until)
+        if len(self._refused) > _REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
 
     async def confirm(
         self,
@@ -159,6 +197,7 @@ class Verification:
 
     def spoil(self, partition: Partition, producer_id: ProducerId, epoch: int) -> None:
         """The transaction of a producer has ended here, if it is of an epoch below `epoch`."""
+        self._refused.pop(_Key(partition.name, producer_id), None)
         for question in self._open.get(_Key(partition.name, producer_id), {}).values():
             if question.wanted.epoch < epoch:
                 question.is_spoilt = True

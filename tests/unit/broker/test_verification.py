@@ -225,22 +225,51 @@ def test_who_is_not_in_the_transaction_is_told_so_as_its_version_knows_it(versio
     on_a_coordinator(story)
 
 
-def test_a_batch_does_not_overtake_those_that_were_refused_and_will_come_again():
+@pytest.mark.parametrize("version", [EXPLICIT, ADDS])
+def test_a_batch_does_not_overtake_those_that_were_refused_and_will_come_again(version):
     async def story(node):
         producer = Producer(node)
         await producer.init()
-        coordinator_of = node.requests._verification._coordinator_of
-        node.requests._verification._coordinator_of = nobody
-        assert await producer.write(b"a") == NOT_ENOUGH_REPLICAS
-        node.requests._verification._coordinator_of = coordinator_of
+        if version == EXPLICIT:
+            await producer.add(0)
+        write = partial(producer.write, version=version)
+        verification = node.requests._verification
+        coordinator_of = verification._coordinator_of
+        verification._coordinator_of = nobody
+        assert await write(b"a") == await write(b"b") == NOT_ENOUGH_REPLICAS
+        verification._coordinator_of = coordinator_of
 
-        assert await producer.write(b"b") == OUT_OF_ORDER
+        assert await write(b"c") == await write(b"b", base_sequence=1) == OUT_OF_ORDER
 
-        assert await producer.write(b"a", base_sequence=0) == 0
-        assert await producer.write(b"b", base_sequence=1) == 0
+        assert await write(b"a", base_sequence=0) == 0
+        assert await write(b"b", base_sequence=1) == 0
+        assert not verification._refused
         await producer.end(commits=True)
         await producer.completed()
         assert await seen(node) == [b"a", b"b"]
+
+    on_a_coordinator(story)
+
+
+@pytest.mark.parametrize("how", ["it takes too long", "its transaction ends"])
+def test_what_was_refused_is_not_waited_for_when(how):
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        await producer.add(0)
+        verification = node.requests._verification
+        coordinator_of = verification._coordinator_of
+        verification._coordinator_of = nobody
+        assert await producer.write(b"a", version=EXPLICIT) == NOT_ENOUGH_REPLICAS
+        verification._coordinator_of = coordinator_of
+
+        if how == "it takes too long":
+            await asyncio.sleep(31)
+            assert await producer.write(b"b", version=EXPLICIT, base_sequence=5) == 0
+        else:
+            assert await producer.end(commits=False, version=3) == 0
+            await producer.completed()
+        assert not verification._refused
 
     on_a_coordinator(story)
 
