@@ -8,11 +8,14 @@ Rule 1: in one turn of the loop all requests together get `TURN_SECONDS`, or `AL
         on in the next turns, in their order; in between the loop looks after its sockets.
 Rule 2: while some wait for their turn the loop never rests. Whoever shares the interpreter with it
         is told so, and when it is over.
+Rule 3: to wait costs nothing, however many do: they stand in a line, and a turn resumes only those
+        who go on in it. Who is cancelled keeps its place, and hears of it when it is its turn.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,12 +27,51 @@ ALONE_SECONDS: Final = 0.001
 """Longer turns spend less on the loop itself: requests get a fifth more done."""
 
 
+class _Line:
+    """Those who wait for their turn, in their order. A task waits in it as for a future.
+
+    A future would have the loop resume the task, one trip later. A turn resumes it by itself, so
+    it knows what each has used before it lets the next one go on.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_loop", "waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asyncio_future_blocking = False
+        self.waiting: deque[tuple[Callable[[_Line], object], Context]] = deque()
+        """How each task is resumed."""
+
+    def opened(self) -> "_Line":
+        """Itself, for one task that waits; the task takes the mark off when it joins."""
+        self._asyncio_future_blocking = True
+        return self
+
+    # What a task asks of a future.
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(self, resume: "Callable[[_Line], object]", *, context: Context) -> None:
+        self.waiting.append((resume, context))
+
+    def result(self) -> None:
+        """Nothing: it is the task's turn."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """No: the task keeps its place, and is told there."""
+        return False
+
+
 class Meter:
-    """What all requests have used of this turn of the loop."""
+    """What all requests have used of this turn of the loop, and the line of those who wait.
+
+    Invariant: while somebody stands in the line, the next turn is going to come.
+    """
 
     __slots__ = (
-        "_clock", "_has_others", "_is_crowded", "_is_used", "_loop", "_on_crowded",
-        "_somebody_waits", "_turn_seconds", "used",
+        "_clock", "_has_others", "_is_crowded", "_is_used", "_line", "_loop", "_on_crowded",
+        "_turn_seconds", "used",
     )  # fmt: skip
 
     def __init__(
@@ -45,8 +87,9 @@ class Meter:
         self._loop = asyncio.get_running_loop()
         self._turn_seconds = TURN_SECONDS
         self._is_used = False
+        """Whether the next turn is going to come."""
         self._is_crowded = False
-        self._somebody_waits = False
+        self._line = _Line(self._loop)
         self.used = 0.0
 
     async def share(self, work: Coroutine[Any, Any, T]) -> T:
@@ -57,28 +100,39 @@ class Meter:
     def step(self, work: Coroutine[Any, Any, T], error: BaseException | None) -> Any:
         """Go on with the work up to where it waits again."""
         if not self._is_used:
-            self._is_used = True
-            self._loop.call_soon(self._renew)  # runs before those who give way now
+            self._renew_soon()
         began = self._clock()
         try:
             return work.send(None) if error is None else work.throw(error)
         finally:
             self.used += self._clock() - began
 
-    def must_wait(self) -> bool:
-        """Whether the next step is one of the next turn."""
-        if self.used < self._turn_seconds:
-            return False
-        self._somebody_waits = True
-        self._crowd(True)
-        return True
+    def line(self) -> "_Line | None":
+        """Where to wait for the next step; None if it is one of this turn."""
+        line = self._line
+        if self.used < self._turn_seconds and not line.waiting:
+            return None
+        if not self._is_used:
+            self._renew_soon()
+        if not self._is_crowded:
+            self._crowd(True)
+        return line.opened()
+
+    def _renew_soon(self) -> None:
+        self._is_used = True
+        self._loop.call_soon(self._renew)  # runs before those who go on from now on
 
     def _renew(self) -> None:
         self._is_used = False
         self.used = 0.0
+        line, waiting = self._line, self._line.waiting
+        if waiting:
+            self._renew_soon()  # whatever comes of this turn
         self._turn_seconds = TURN_SECONDS if self._has_others() else ALONE_SECONDS
-        self._crowd(self._somebody_waits)
-        self._somebody_waits = False
+        self._crowd(bool(waiting))
+        while waiting and self.used < self._turn_seconds:
+            resume, context = waiting.popleft()
+            context.run(resume, line)  # its step; what fails in it is the task's own
 
     def _crowd(self, is_crowded: bool) -> None:
         if is_crowded is not self._is_crowded:
@@ -110,8 +164,8 @@ class _Shared(Generic[T]):
         try:
             while True:
                 try:
-                    while meter.must_wait():
-                        yield
+                    if (line := meter.line()) is not None:
+                        yield line
                 except asyncio.CancelledError as cancelled:
                     error = cancelled
                 try:

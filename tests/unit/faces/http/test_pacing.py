@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,168 @@ def test_requests_begin_in_their_order():
     play(story)
 
 
+def test_whoever_waits_for_its_turn_costs_the_loop_nothing():
+    async def calls(count: int) -> int:
+        """How often the loop is asked to call somebody, if so many wait for their turns."""
+        clock = Clock()
+        meter = Meter(clock)
+        loop = asyncio.get_running_loop()
+        asked = 0
+        call_soon = loop.call_soon
+
+        def count_call(*what: Any, **options: Any) -> asyncio.Handle:
+            nonlocal asked
+            asked += 1
+            return call_soon(*what, **options)
+
+        async def request() -> None:
+            clock.now += TURN_SECONDS
+
+        loop.call_soon = count_call  # type: ignore[method-assign]
+        await asyncio.gather(*(meter.share(request()) for _ in range(count)))
+        loop.call_soon = call_soon  # type: ignore[method-assign]
+        return asked
+
+    assert asyncio.run(calls(200)) <= 10 * asyncio.run(calls(20))
+
+
+def test_whoever_comes_later_overtakes_nobody_in_the_line():
+    async def story(meter: Meter, clock: Clock) -> None:
+        begun: list[int] = []
+
+        async def request(number: int) -> None:
+            begun.append(number)
+            clock.now += TURN_SECONDS
+
+        tasks = []
+        for number in range(40):
+            tasks.append(asyncio.create_task(meter.share(request(number))))
+            if number >= 10:
+                await asyncio.sleep(0)  # one more comes in every turn
+        await asyncio.gather(*tasks)
+
+        assert begun == list(range(40))
+
+    play(story)
+
+
+def test_whoever_is_cancelled_or_fails_in_the_line_holds_up_nobody():
+    told: list[bool] = []
+
+    async def story(clock: Clock) -> None:
+        meter = Meter(clock, on_crowded=told.append)
+        begun: list[int] = []
+        ended: list[int] = []
+
+        async def request(number: int) -> None:
+            begun.append(number)
+            clock.now += STEP_SECONDS
+            try:
+                await asyncio.sleep(0)
+            finally:
+                ended.append(number)
+                clock.now += STEP_SECONDS
+            if number % 3 == 1:
+                raise ZeroDivisionError
+
+        tasks = [asyncio.create_task(meter.share(request(number))) for number in range(12)]
+        while len(begun) < 12:
+            await asyncio.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        assert await longest_turn(clock, tasks) <= TURN_SECONDS + STEP_SECONDS
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(2):
+            await asyncio.sleep(0)
+
+        assert ended == list(range(12))
+        assert [type(one) for one in results] == [
+            asyncio.CancelledError, ZeroDivisionError, type(None),
+        ] * 4  # fmt: skip
+        assert told == [True, False]
+
+    asyncio.run(story(Clock()))
+
+
+def test_whoever_is_cancelled_before_it_begins_never_does_and_holds_up_nobody():
+    async def story(meter: Meter, clock: Clock) -> None:
+        begun: list[int] = []
+
+        async def request(number: int) -> None:
+            begun.append(number)
+            clock.now += TURN_SECONDS
+
+        tasks = [asyncio.create_task(meter.share(request(number))) for number in range(9)]
+        await asyncio.sleep(0)
+        for task in tasks[1::2]:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert begun == [0, 2, 4, 6, 8]
+        assert [task.cancelled() for task in tasks] == [False, True] * 4 + [False]
+
+    play(story)
+
+
+def test_a_turn_that_fails_before_it_begins_is_followed_by_another():
+    async def story(clock: Clock) -> None:
+        faults = [ZeroDivisionError]
+        begun: list[int] = []
+
+        def has_others() -> bool:
+            if faults:
+                raise faults.pop()
+            return True
+
+        async def request(number: int) -> None:
+            begun.append(number)
+            clock.now += TURN_SECONDS
+
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        meter = Meter(clock, has_others=has_others)
+        tasks = [asyncio.create_task(meter.share(request(number))) for number in range(9)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(meter.share(request(9))))
+        await asyncio.gather(*tasks)
+
+        assert begun == list(range(10)) and not faults
+
+    asyncio.run(story(Clock()))
+
+
+def test_whoever_has_waited_goes_on_in_its_own_context():
+    name: ContextVar[int] = ContextVar("name")
+
+    async def story(meter: Meter, clock: Clock) -> None:
+        async def request(number: int) -> None:
+            name.set(number)
+            for _ in range(3):
+                clock.now += TURN_SECONDS
+                await asyncio.sleep(0)
+                assert name.get() == number
+
+        await asyncio.gather(*(meter.share(request(number)) for number in range(9)))
+
+    play(story)
+
+
+def test_work_within_work_is_done_in_a_crowd_too():
+    async def story(meter: Meter, clock: Clock) -> None:
+        async def work() -> None:
+            for _ in range(3):
+                clock.now += TURN_SECONDS
+                await asyncio.sleep(0)
+
+        async def request() -> None:
+            await in_turn(work())
+
+        await asyncio.gather(*(meter.share(request()) for _ in range(9)))
+
+        assert clock.now == pytest.approx(27 * TURN_SECONDS)
+
+    play(story)
+
+
 def test_what_work_returns_raises_and_waits_for_is_its_own():
     async def story(meter: Meter, clock: Clock) -> None:
         async def give() -> str:
@@ -160,19 +324,23 @@ def test_work_hears_that_it_is_cancelled_wherever_it_stands(is_spent):
     async def story(meter: Meter, clock: Clock) -> None:
         ended: list[str] = []
 
+        risen = asyncio.Event()
+
         async def work() -> None:
             try:
-                await asyncio.sleep(0)
+                await risen.wait()
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 ended.append("cancelled")
                 raise
 
         task = asyncio.create_task(meter.share(work()))
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)  # now it waits, and its turn is over
         if is_spent:
+            risen.set()
             meter.used = TURN_SECONDS
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
