@@ -2,7 +2,9 @@
 
 Rule 1: one process at a time (`.lock`), one node and one cluster for ever (`meta.properties`).
 Rule 2: the clean-stop marker is removed, durably, before anything else is touched, and written
-        last; so a marker means that nothing happened since.
+        last; so a marker means that nothing happened since. If the sync of its removal failed, at
+        a start that came to nothing, no later one would bring it about, and a power loss would
+        bring the marker back. So a start that finds none writes one that says nothing, first.
 Rule 3: a partition's directory is served only if its topic id is the one the cluster knows.
 
 Names and formats are Kafka's, so that its tools read the directory.
@@ -33,6 +35,7 @@ from tidelog.host import (
     relink,
     replace_file,
 )
+from tidelog.log.steps import is_full
 from tidelog.model import Offset, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -103,22 +106,37 @@ class DataDirectory:
             ) from None
         identity = self._identify(node_id)
         marker = self.root / CLEAN_MARKER
-        self.was_clean = self._disk.exists(marker)
+        self.was_clean = self._is_clean(marker)
         self.durable_marks = self.read_checkpoint(DURABLE_MARKS)
         self.log_starts = self.read_checkpoint(LOG_STARTS)
         self.watermarks = self.read_checkpoint(WATERMARKS)
         self.cut_tails = self.read_checkpoint(CUT_TAILS)
         self._cuts_noted = dict(self.cut_tails)
-        if self.was_clean:
-            self._disk.remove(marker)
-            self._disk.sync_directory(self.root)
-        else:
+        if not self.was_clean:
+            self._spoil(marker)
+        self._disk.remove(marker)
+        self._disk.sync_directory(self.root)
+        if not self.was_clean:
             # Names and bytes that a killed process left in memory alone, and this directory's own.
             finish_relinks(self._disk, self.root)
             self._relink_new()
             self._disk.sync_everything(self.root)
         self._remove_leftovers()
         return identity
+
+    def _is_clean(self, marker: Path) -> bool:
+        try:
+            return bool(read_file(self._disk, marker))
+        except FileNotFoundError:
+            return False
+
+    def _spoil(self, marker: Path) -> None:
+        """Let no marker of an earlier stop be found again."""
+        try:
+            replace_file(self._disk, marker, b"")
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def _relink_new(self) -> None:
         """Name partitions anew that were made shortly before: the sync of it may have failed."""

@@ -147,6 +147,32 @@ def test_the_marker_is_gone_for_good_once_the_directory_is_open():
         assert not opened(disk).was_clean
 
 
+@pytest.mark.parametrize("failing", range(1, 4))
+def test_the_marker_is_gone_for_good_though_the_sync_of_its_removal_failed(failing):
+    for seed in range(20):
+        disk = new_disk(seed)
+        opened(disk).close(clean=True)
+        disk.fail_syncs(times=failing)
+        for _ in range(failing):
+            with pytest.raises(OSError):
+                opened(disk)
+            disk.kill()
+        opened(disk)
+
+        disk.crash()
+
+        assert not opened(disk).was_clean
+
+
+def test_a_full_disk_keeps_no_directory_from_being_opened():
+    disk = new_disk()
+    opened(disk).close(clean=False)
+    disk.capacity_bytes = 0
+
+    assert not opened(disk).was_clean
+    assert not disk.exists(ROOT / CLEAN_MARKER)
+
+
 # Checkpoints.
 
 
