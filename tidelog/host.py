@@ -21,13 +21,13 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 T = TypeVar("T")
@@ -202,6 +202,26 @@ class Host:
             value = UUID(int=self.random.getrandbits(128), version=4)
             if value.bytes[0] >> 2 != 0b111110:  # base64url's first letter would be '-'
                 return value
+
+
+async def unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Do all of `work`: who is cancelled meanwhile waits for its end, and is cancelled then.
+
+    For files that memory describes. A thread that changes them goes on whoever is cancelled, and
+    whoever did not wait for it would describe what is no longer there. If `work` fails, that is
+    raised, cancelled or not.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 RELINK_SUFFIX: Final = ".relink"

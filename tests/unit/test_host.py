@@ -1,3 +1,4 @@
+import asyncio
 import os
 import queue
 import threading
@@ -5,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from tidelog.host import Path, SystemDisk, _closer
+from tidelog.host import Path, SystemDisk, _closer, unbroken
 
 
 @pytest.fixture
@@ -54,3 +55,46 @@ def test_a_file_that_is_still_there_is_closed_at_once(tmp_path, closes):
 
     assert closes[fd].get(timeout=10) == threading.current_thread().name
     assert closes[fd].empty()
+
+
+def test_who_is_cancelled_in_unbroken_work_waits_for_its_end():
+    async def story() -> None:
+        thread: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        learned: list[str] = []
+
+        async def work() -> None:
+            await thread
+            learned.append("what the thread did")
+
+        task = asyncio.create_task(unbroken(work()))
+        for _ in range(3):  # however often
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        thread.set_result(None)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert learned == ["what the thread did"]
+
+    asyncio.run(story())
+
+
+def test_unbroken_work_that_fails_says_so_even_to_who_was_cancelled():
+    async def story() -> None:
+        thread: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            await thread
+
+        task = asyncio.create_task(unbroken(work()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        thread.set_exception(OSError("the disk failed"))
+
+        with pytest.raises(OSError, match="the disk failed"):
+            await task
+
+    asyncio.run(story())

@@ -50,7 +50,7 @@ from tidelog.controller.records import (
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport
 from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
-from tidelog.host import Host, Path
+from tidelog.host import Host, Path, unbroken
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
@@ -500,7 +500,7 @@ class Broker:
                 else:
                     await partition.mending.begin_anew(change.start, note)
             except OSError as error:
-                self._on_fatal(error)
+                self.rounds.fail(error)  # half done: nothing may be called clean any more
                 raise
             self.cleaner.forget(name)
 
@@ -713,7 +713,8 @@ class Broker:
 
     async def _note_checkpoints(self) -> None:
         async with self._directory.noting:  # an older state must not be written after a newer one
-            await self._change_disk(self._checkpoint_work(self._all_logs()))
+            # Nor after a cut: a thread that still writes holds what was promised before it.
+            await unbroken(self._change_disk(self._checkpoint_work(self._all_logs())))
 
     # Stopping.
 

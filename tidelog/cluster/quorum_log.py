@@ -4,6 +4,8 @@ Rule 1: the log holds what was decided and what may be; only the quorum's machin
 Rule 2: the durable mark is lowered, durably, before anything is cut. Otherwise the next start
         would take the cut for damage.
 Rule 3: records are decoded once, when they come; they wait here until they are committed.
+Rule 4: a change of the files is waited for, even by who is cancelled. Otherwise a stop would note
+        as durable, and leave as clean, what was cut meanwhile.
 """
 
 from collections import deque
@@ -15,7 +17,7 @@ from typing import Final
 from tidelog.config import TopicConfig
 from tidelog.controller.records import MetadataRecord, decode, encode
 from tidelog.errors import CorruptMessage, StorageError
-from tidelog.host import Bytes, Host
+from tidelog.host import Bytes, Host, unbroken
 from tidelog.log.directory import DataDirectory
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import ColdRead, Log, LogState
@@ -220,6 +222,9 @@ class QuorumLog:
 
     async def truncate(self, end: Offset) -> None:
         """Remove everything from `end` on, durably."""
+        await unbroken(self._truncate(end))
+
+    async def _truncate(self, end: Offset) -> None:
         await self._settle()
         epochs = EpochHistory(self.log.epochs)
         epochs.cut_end(end)
@@ -235,6 +240,9 @@ class QuorumLog:
 
     async def restart_at(self, start: Offset) -> None:
         """Forget everything: a snapshot holds all below `start`."""
+        await unbroken(self._restart_at(start))
+
+    async def _restart_at(self, start: Offset) -> None:
         await self._settle()
 
         def empty() -> LogState:
@@ -246,6 +254,9 @@ class QuorumLog:
 
     async def reopen(self) -> None:
         """Bring the log back as its files have it: a full disk kept the rest from them."""
+        await unbroken(self._reopen())
+
+    async def _reopen(self) -> None:
         await self._settle()
         synced_end = self.log.synced_end
         await self._replace(lambda: self._open_at(self.log.start, synced_end))
@@ -281,7 +292,11 @@ class QuorumLog:
 
     async def _replace(self, work: Callable[[], LogState]) -> None:
         async with self._directory.noting:
-            state = await self._host.offload.run(work)
+            try:
+                state = await self._host.offload.run(work)
+            except OSError as error:
+                self._rounds.fail(error)  # half done: nothing may be called clean any more
+                raise
             self.log.tail.clear()
             self._take(state)
 

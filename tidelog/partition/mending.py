@@ -3,7 +3,8 @@
 Rule 1: while that goes on nobody leads or follows with the log (`quiet`), and nothing is on its way
         to its files.
 Rule 2: afterwards the log is what its files hold, and nothing else.
-Rule 3: what a full disk stops half-way leaves the log as its files are then, and is tried again.
+Rule 3: who is cancelled meanwhile waits until it is so: a stop notes what the log says.
+Rule 4: what a full disk stops half-way leaves the log as its files are then, and is tried again.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tidelog.host import Host
+from tidelog.host import Host, unbroken
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import open_log
@@ -98,20 +99,24 @@ class Mending:
         await self._change(work)
 
     async def _change(self, work: Callable[[], LogState]) -> None:
-        partition = self._partition
         async with self.changing:
-            partition.log.refusal = "it is being cut"  # so nobody appends, rolls or compacts
-            await self._settle()
-            try:
-                state = await self._host.offload.run(work)
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                _log.error("%s is not brought in line: the disk is full", partition.name)
-                partition.disk_full = True
-                start = partition.log.start
-                state = await self._host.offload.run(lambda: self._open(start))
-            partition.take_log(self._log(state))
+            # So that nobody appends, rolls or compacts.
+            self._partition.log.refusal = "it is being cut"
+            await unbroken(self._change_files(work))
+
+    async def _change_files(self, work: Callable[[], LogState]) -> None:
+        partition = self._partition
+        await self._settle()
+        try:
+            state = await self._host.offload.run(work)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _log.error("%s is not brought in line: the disk is full", partition.name)
+            partition.disk_full = True
+            start = partition.log.start
+            state = await self._host.offload.run(lambda: self._open(start))
+        partition.take_log(self._log(state))
 
     # A full disk.
 

@@ -114,6 +114,28 @@ def test_nothing_is_appended_while_a_log_is_cut():
     follow(story)
 
 
+def test_who_is_cancelled_while_a_log_is_cut_leaves_it_as_its_files_are():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(5)
+        await stage.settle()
+        cutting = asyncio.get_running_loop().create_task(partition.mending.cut(3, stage.note))
+        while not stage.hands.waiting:
+            await asyncio.sleep(0)
+
+        tell = stage.hands.do()  # the files are cut, and the loop has not heard of it
+        cutting.cancel()
+        await asyncio.sleep(0)
+        assert partition.mending.is_changing
+        tell()
+        with pytest.raises(asyncio.CancelledError):
+            await cutting
+
+        assert (partition.log.synced_end, partition.log.end) == (3, 3)
+
+    follow(story)
+
+
 def test_a_full_disk_in_the_middle_of_a_cut_leaves_what_the_files_hold():
     async def story(stage: Follower) -> None:
         partition = stage.partition

@@ -1,0 +1,138 @@
+"""The metadata log, on a disk whose threads work when the test says so."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.unit.log.hands import Hands
+from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
+from tidelog.controller.records import ProducerIdsGranted
+from tidelog.errors import StorageError
+from tidelog.host import Host, Path
+from tidelog.log.directory import DURABLE_MARKS, DataDirectory
+from tidelog.log.rounds import Rounds
+from tidelog.log.tail import TailBudget
+from tidelog.model import Offset
+from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.host import RefusingNetwork, SimulatedClock
+
+ROOT = Path("/data")
+
+
+class Stage:
+    """A metadata log with some synced records, one in each batch, noted as durable."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk(random.Random(0))
+        self.hands = Hands()
+        self.fatal: list[BaseException] = []
+        host = Host(
+            clock=SimulatedClock(), disk=self.disk, offload=self.hands, network=RefusingNetwork(),
+            random=random.Random(0),
+        )  # fmt: skip
+        self.directory = DataDirectory(host, ROOT)
+        self.directory.open(1)
+        self.rounds = Rounds(host, ROOT, self.fatal.append)
+        self.log = QuorumLog(
+            host, self.rounds, self.directory, TailBudget(10**6), on_synced=lambda end: None,
+            on_disk_full=lambda full: None,
+        )  # fmt: skip
+
+    async def fill(self, count: int) -> None:
+        await self.finish(self.log.open(0))
+        for number in range(count):
+            self.log.append([ProducerIdsGranted(node=1, end=number)], epoch=1)
+        await self.finish(self.rounds.drained())
+        self.directory.durable_marks = {METADATA_PARTITION: count}
+        self.directory.write_checkpoint(DURABLE_MARKS, self.directory.durable_marks)
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        while not task.done():
+            await self.hands.work_off()
+        await task
+
+    async def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let it come as far as the disk's thread."""
+        task = asyncio.get_running_loop().create_task(work)
+        while not self.hands.waiting:
+            await asyncio.sleep(0)
+        return task
+
+    @property
+    def mark(self) -> Offset:
+        return self.directory.read_checkpoint(DURABLE_MARKS)[METADATA_PARTITION]
+
+
+def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        stage = Stage()
+        await stage.fill(5)
+        await story(stage)
+
+    asyncio.run(main())
+
+
+def test_a_cut_log_ends_where_it_was_cut_and_promises_no_more():
+    async def story(stage: Stage) -> None:
+        await stage.finish(stage.log.truncate(3))
+
+        assert (stage.log.end, stage.mark) == (3, 3)
+        assert [entry.end for entry in stage.log.waiting] == [1, 2, 3]
+
+    on_stage(story)
+
+
+def test_who_is_cancelled_while_the_log_is_cut_leaves_it_as_its_files_are():
+    # A stop closes the log as it is known, and notes its end as durable: the next start would
+    # take what was cut for damage.
+    async def story(stage: Stage) -> None:
+        cutting = await stage.begin(stage.log.truncate(3))
+
+        tell = stage.hands.do()  # the files are cut, and the loop has not heard of it
+        cutting.cancel()
+        await asyncio.sleep(0)
+        assert stage.directory.noting.locked(), "nobody notes what is no longer there"
+        tell()
+        with pytest.raises(asyncio.CancelledError):
+            await cutting
+
+        assert (stage.log.log.synced_end, stage.log.end, stage.mark) == (3, 3, 3)
+
+    on_stage(story)
+
+
+def test_who_is_cancelled_before_the_log_is_emptied_waits_for_it():
+    async def story(stage: Stage) -> None:
+        emptying = await stage.begin(stage.log.restart_at(40))
+
+        emptying.cancel()
+        await stage.hands.work_off()
+        with pytest.raises(asyncio.CancelledError):
+            await emptying
+
+        assert (stage.log.log.start, stage.log.end, stage.mark) == (40, 40, 0)
+        assert not stage.log.waiting
+
+    on_stage(story)
+
+
+def test_after_a_cut_that_failed_nothing_is_called_clean():
+    async def story(stage: Stage) -> None:
+        cutting = await stage.begin(stage.log.truncate(3))
+
+        cutting.cancel()  # by a stop, which nobody tells of the failure
+        stage.disk.fail_syncs(errno.EIO, times=1)
+        await stage.hands.work_off()
+        with pytest.raises(OSError, match="Input/output"):
+            await cutting
+
+        assert len(stage.fatal) == 1
+        with pytest.raises(StorageError, match="the disk has failed"):
+            await stage.rounds.drained()
+
+    on_stage(story)
