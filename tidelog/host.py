@@ -211,17 +211,27 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
     whoever did not wait for it would describe what is no longer there. If `work` fails, that is
     raised, cancelled or not.
     """
-    task = asyncio.get_running_loop().create_task(work)
+    task = asyncio.get_running_loop().create_task(_outcome(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             cancelled = error
-    result = task.result()
+    result, failure = task.result()
+    if failure is not None:
+        raise failure
     if cancelled is not None:
         raise cancelled
-    return result
+    return result[0]
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> tuple[list[T], Exception | None]:
+    """What came of `work`. It is not raised: the process may end before anybody asks the task."""
+    try:
+        return [await work], None
+    except Exception as error:
+        return [], error
 
 
 RELINK_SUFFIX: Final = ".relink"

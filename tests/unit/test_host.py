@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import queue
 import threading
@@ -98,3 +99,28 @@ def test_unbroken_work_that_fails_says_so_even_to_who_was_cancelled():
             await task
 
     asyncio.run(story())
+
+
+def test_nobody_complains_of_unbroken_work_that_failed_when_its_process_ended():
+    complaints: list[dict[str, object]] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        thread: asyncio.Future[None] = loop.create_future()
+
+        async def work() -> None:
+            await thread
+
+        waiting = unbroken(work())
+        waiting.send(None)  # it waits for the task that it made, and never comes back
+        await asyncio.sleep(0)
+        thread.set_exception(OSError("the disk failed"))
+        await asyncio.sleep(0)
+        waiting.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    gc.collect()
+
+    assert complaints == []
