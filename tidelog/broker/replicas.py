@@ -74,6 +74,8 @@ class Replicas:
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._left: dict[TopicPartition, None] = {}
         """Those that were closed, and whose files may be there still: the disk was full."""
+        self.on_opened: Callable[[Partition], None] = _ignore
+        """Called when a partition is there, as its files have it: nobody leads or follows yet."""
 
     # Looking up.
 
@@ -168,6 +170,7 @@ class Replicas:
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
         numbers[name.partition] = partition
+        self.on_opened(partition)
 
     async def become(self, replica: Replica) -> None:
         """Lead or follow from now on, as the metadata says."""
@@ -263,3 +266,7 @@ class Replicas:
             partition.log.let_go()
         for name in names:
             self._left.pop(name, None)
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody wants to know."""

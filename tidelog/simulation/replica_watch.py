@@ -26,7 +26,8 @@ machine that lost power has only what it had synced, and is counted on until it 
 Rule 1: what is compared is what is there: logs as they are on each node, sets as the metadata log
         has them. What a leader believes of its followers counts for nothing here.
 Rule 2: watermarks are judged at the moment when they move, for a follower may sync a millisecond
-        later; all else every few events.
+        later; logs when they are opened, for a leader may have them cut a millisecond later; all
+        else every few events.
 Rule 3: of a node that is down, what its last process had synced is remembered.
 """
 
@@ -286,7 +287,11 @@ class ReplicaWatch:
             if not machine.is_damaged:
                 self._hear(machine, life, records)
 
+        def opened(partition: Partition) -> None:
+            life.views[partition] = self._open(machine, partition)
+
         metadata.on_applied(heard)
+        machine.node.broker.replicas.on_opened = opened
         heard(())
         return True
 
