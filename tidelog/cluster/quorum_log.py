@@ -4,8 +4,9 @@ Rule 1: the log holds what was decided and what may be; only the quorum's machin
 Rule 2: the durable mark is lowered, durably, before anything is cut. Otherwise the next start
         would take the cut for damage.
 Rule 3: records are decoded once, when they come; they wait here until they are committed.
-Rule 4: a change of the files is waited for, even by who is cancelled. Otherwise a stop would note
-        as durable, and leave as clean, what was cut meanwhile.
+Rule 4: a cut is waited for, even by who is cancelled. Otherwise a stop would note as durable, and
+        leave as clean, what is gone. To open the log again takes nothing away that was synced, and
+        the machine, which believes in the rest, must hear of it in the same turn.
 """
 
 from collections import deque
@@ -254,9 +255,6 @@ class QuorumLog:
 
     async def reopen(self) -> None:
         """Bring the log back as its files have it: a full disk kept the rest from them."""
-        await unbroken(self._reopen())
-
-    async def _reopen(self) -> None:
         await self._settle()
         synced_end = self.log.synced_end
         await self._replace(lambda: self._open_at(self.log.start, synced_end))
