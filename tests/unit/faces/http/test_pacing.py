@@ -152,7 +152,7 @@ def test_whoever_waits_for_its_turn_costs_the_loop_nothing():
         async def request() -> None:
             clock.now += TURN_SECONDS
 
-        loop.call_soon = count_call  # type: ignore[method-assign]
+        loop.call_soon = count_call  # type: ignore[assignment, method-assign]
         await asyncio.gather(*(meter.share(request()) for _ in range(count)))
         loop.call_soon = call_soon  # type: ignore[method-assign]
         return asked
