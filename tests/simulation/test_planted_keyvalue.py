@@ -26,7 +26,8 @@ from tidelog.partition.leader import Leader
 from tidelog.simulation import keyvalue_watch as watch
 from tidelog.simulation import registers
 from tidelog.simulation.keyvalue import SAME_ANSWER, KvPace
-from tidelog.simulation.swarm import Fault, Plan, make_plan, play
+from tidelog.simulation.plan import Fault, Plan
+from tidelog.simulation.swarm import make_plan, play
 from tidelog.views.kv import Change, Entry, get_entry, record_of
 
 # The bugs.

@@ -19,7 +19,8 @@ from tidelog.log.transactions import Transactions
 from tidelog.model import NO_OFFSET, Offset, TopicPartition
 from tidelog.shards.effects import Moment, Writer
 from tidelog.simulation import transaction_watch as watch
-from tidelog.simulation.swarm import Plan, make_plan, play
+from tidelog.simulation.plan import Plan
+from tidelog.simulation.swarm import make_plan, play
 from tidelog.simulation.transactions import TransactionPace
 from tidelog.txn import transitions
 from tidelog.txn.events import CommitGroup, GroupMember

@@ -21,9 +21,11 @@ from tidelog.host import Path
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.faults import DAMAGING, KINDS
 from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.plan import Plan
 from tidelog.simulation.shrink import shrink
-from tidelog.simulation.swarm import DAMAGING, KINDS, UNFORESEEN, Plan, make_plan, play
+from tidelog.simulation.swarm import UNFORESEEN, make_plan, play
 from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, LIVENESS, Pace, Workload
 from tidelog.simulation.world import Violation, World
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tidelog.simulation.swarm import Fault, Outcome, Plan
+from tidelog.simulation.plan import Fault, Plan
+from tidelog.simulation.swarm import Outcome
 
 T = TypeVar("T")
 

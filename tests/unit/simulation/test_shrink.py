@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.shrink import minimize, shrink
-from tidelog.simulation.swarm import Fault, Outcome, Plan, make_plan
+from tidelog.simulation.swarm import Outcome, make_plan
 from tidelog.simulation.world import Violation
 
 

@@ -144,21 +144,23 @@ def _total(wanted: int | None, minutes: float | None) -> float:
 
 
 def _parse_kinds(faults: str) -> list[str]:
-    from tidelog.simulation.swarm import KINDS
+    from tidelog.simulation.situations import EVERY_KIND
 
     if faults == "none":
         return []
     kinds = [kind.strip() for kind in faults.split(",") if kind.strip()]
     for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"--faults {kind!r} is no kind of fault; these are: {', '.join(KINDS)}")
+        if kind not in EVERY_KIND:
+            raise UserError(
+                f"--faults {kind!r} is no kind of fault; these are: {', '.join(EVERY_KIND)}"
+            )
     return kinds
 
 
 def _print_kinds() -> None:
-    from tidelog.simulation.swarm import KINDS
+    from tidelog.simulation.situations import EVERY_KIND
 
-    for kind in KINDS:
+    for kind in EVERY_KIND:
         print(kind)
 
 

@@ -1,0 +1,80 @@
+"""Situations: what a cluster goes through beyond faults that strike at random.
+
+A situation is a row of `SITUATIONS`: it changes a plan, by settings, by the layout of the cluster,
+or by faults and operators' verbs of its own kinds.
+
+Rule 1: each situation is drawn by a generator of its own, named after it. So a new row leaves the
+        plans of all seeds as they are, but for what it adds.
+Rule 2: a seed has a situation with the row's chance. If the kinds of faults are limited
+        (`--faults`), a situation that has kinds is on exactly if one of them is named.
+"""
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from tidelog.simulation.faults import DAMAGING, KINDS, Befall
+from tidelog.simulation.moves import draw_move, move
+from tidelog.simulation.plan import Fault, Plan, moments, with_faults
+from tidelog.simulation.stories import WITH_REPLICAS
+
+Situate: TypeAlias = Callable[[Plan, random.Random, Collection[str]], Plan]
+"""Changes a plan. Takes its generator, and the kinds of random faults that the plan may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Something that may be true of a seed, in some stories."""
+
+    name: str
+    """Of its generator, too: to rename a situation changes the plans of seeds."""
+    stories: Collection[str]
+    chance: float
+    situate: Situate
+    kinds: Mapping[str, Befall] = field(default_factory=dict)
+    """The kinds of faults and verbs that only this situation draws."""
+
+
+def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
+    """An operator moves replicas."""
+    is_damaged = not set(DAMAGING).isdisjoint(enabled)
+    draw = partial(
+        draw_move,
+        choose,
+        nodes=plan.nodes,
+        topics=plan.pace.topics,
+        partitions=plan.pace.partitions,
+        sizes=(3,) if is_damaged else (2, 3, 3, 3, 4),
+    )
+    rate = choose.choice((0.3, 1.0, 3.0))  # per simulated second
+    times = moments(choose, rate, plan.chaos_seconds)
+    return with_faults(plan, [Fault(at, "move", draw()) for at in times])
+
+
+SITUATIONS: Final = (
+    Situation(
+        name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}
+    ),
+)
+
+EVERY_KIND: Final[dict[str, Befall]] = {kind: befall for kind, (_, befall) in KINDS.items()}
+"""How each kind of fault or verb happens, of random faults and of situations."""
+for _situation in SITUATIONS:
+    EVERY_KIND.update(_situation.kinds)
+
+
+def situate(plan: Plan, enabled: Collection[str], kinds: Collection[str] | None) -> Plan:
+    """The plan with the situations that its seed has."""
+    for situation in SITUATIONS:
+        if plan.story not in situation.stories:
+            continue
+        choose = random.Random(f"{plan.seed} {situation.name}")
+        if kinds is None or not situation.kinds:
+            is_on = choose.random() < situation.chance
+        else:
+            is_on = not situation.kinds.keys().isdisjoint(kinds)
+        if is_on:
+            plan = situation.situate(plan, choose, enabled)
+    return plan
