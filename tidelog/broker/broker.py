@@ -8,7 +8,6 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,6 +18,7 @@ from tidelog.broker.feeding import Feeding
 from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
 from tidelog.broker.in_sync import InSyncProposals
+from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.serving import Serving
 from tidelog.cluster.active import ActiveController
@@ -56,7 +56,7 @@ from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.recovery import find_damage
-from tidelog.log.retention import load_ages, new_start, remove_segments
+from tidelog.log.retention import load_ages, new_start
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import (
     INDEX_SUFFIX,
@@ -159,6 +159,7 @@ class Broker:
         self.replicas: Replicas
         self.cleaner: Cleaner
         self._following: Following
+        self._removal: Removal
         self.catching_up: CatchingUp
         self.feeding: Feeding
         self.fetching: Fetching
@@ -190,6 +191,10 @@ class Broker:
             change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
             on_role=self._on_role, on_closed=lambda partition: self.fetching.forget(partition),
             on_spent=lambda partition: self.spawn(self.in_sync.step_down(partition)),
+        )  # fmt: skip
+        self._removal = Removal(
+            self.host, self.rounds, self.replicas, change_disk=self._change_disk,
+            note=self._note_checkpoints,
         )  # fmt: skip
         await self._join_cluster()
 
@@ -606,6 +611,7 @@ class Broker:
             for partition in partitions:
                 partition.retry_full_disk(free)
         self._following.retry()
+        await self._removal.retry()
         await self._note_checkpoints()
 
     def _all_logs(self) -> list[Partition | QuorumLog]:
@@ -666,8 +672,12 @@ class Broker:
                 _log.info(
                     "%s: retention moves the start from %d to %d", partition.name, log.start, start
                 )
-                with suppress(UnknownTopicOrPartition):  # deleted while this waited its turn
+                try:
                     await self.advance_start(partition, start)
+                except UnknownTopicOrPartition:
+                    continue  # deleted while this waited its turn
+                except StorageError as error:
+                    _log.warning("%s: what is too old is not all gone: %s", partition.name, error)
 
     async def _compact(self) -> None:
         """Compaction, until no log is due."""
@@ -693,23 +703,8 @@ class Broker:
         return found
 
     async def advance_start(self, partition: Partition, start: Offset) -> None:
-        """Delete what lies below `start`: first from the checkpoint, then for good.
-
-        UnknownTopicOrPartition if its topic was deleted before it had the files for itself.
-        """
-        async with partition.files:
-            if not self.replicas.holds(partition):
-                raise UnknownTopicOrPartition(partition.name)
-            await self._advance_start(partition, min(start, partition.log.end))
-
-    async def _advance_start(self, partition: Partition, start: Offset) -> None:
-        gone = partition.log.advance_start(start)
-        partition.start_moved()
-        self.rounds.mark(partition)
-        await self.rounds.written()  # a sealed segment's steps must not follow its removal
-        await self._note_checkpoints()
-        first_kept = partition.log.segments[0].base
-        await self._change_disk(partial(remove_segments, self.host.disk, gone, first_kept))
+        """Delete what lies below `start`; see `Removal.advance_start`."""
+        await self._removal.advance_start(partition, start)
 
     async def _note_checkpoints(self) -> None:
         async with self._directory.noting:  # an older state must not be written after a newer one

@@ -261,9 +261,19 @@ class Replicas:
         async with AsyncExitStack() as locked:
             for partition, _ in gone:
                 await locked.enter_async_context(partition.files)
-            await self._change_disk(partial(self._directory.remove, names))
-        for partition, _ in gone:
-            partition.log.let_go()
+            try:
+                await self._remove_files(names)
+            finally:
+                for partition, _ in gone:
+                    partition.log.let_go()
+
+    async def retry_removal(self) -> None:
+        """Try again to remove the files of closed partitions; StorageError if they stay."""
+        if self._left:
+            await self._remove_files(list(self._left))
+
+    async def _remove_files(self, names: Sequence[TopicPartition]) -> None:
+        await self._change_disk(partial(self._directory.remove, names))
         for name in names:
             self._left.pop(name, None)
 

@@ -276,6 +276,7 @@ class QuorumLog:
 
         async with self._directory.noting:
             await self._host.offload.run(remove)
+        self.log.removed(gone)
 
     def _empty(self, start: Offset) -> None:
         self._directory.lower_mark(METADATA_PARTITION, 0)

@@ -94,6 +94,8 @@ class DataDirectory:
         self.cut_tails: dict[TopicPartition, Offset] = {}
         """Where starts have cut what may not have been a torn tail; until it is there again."""
         self._cuts_noted: dict[TopicPartition, Offset] = {}
+        self._aside: dict[Path, None] = {}
+        """Directories that are out of sight, and not all removed yet."""
 
     def open(self, node_id: int) -> Identity:
         """Lock the directory, make it if it is new, and read how it was left."""
@@ -354,12 +356,39 @@ class DataDirectory:
         return aside
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Delete partitions: out of sight all at once and durably, then for good."""
-        aside = [self.set_aside_for_deletion(partition) for partition in partitions]
+        """Delete partitions: out of sight all at once and durably, then for good.
+
+        A disk that is too full for another name loses their files where they are.
+        """
+        partitions = list(partitions)
+        try:
+            self._set_aside(partitions)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            for partition in partitions:
+                self._empty(self.path(partition))
+            self._set_aside(partitions)
+        for path in list(self._aside):
+            self._disk.remove_tree(path)
+            self._aside.pop(path, None)
+
+    def _set_aside(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if (path := self.set_aside_for_deletion(partition)) is not None:
+                self._aside[path] = None
         self._disk.sync_directory(self.root)
-        for path in aside:
-            if path is not None:
-                self._disk.remove_tree(path)
+
+    def _empty(self, path: Path) -> None:
+        """Remove a partition's files durably, but for the one that says whose they were.
+
+        Without that one, another topic of the same name would take what is left for its own.
+        """
+        for name in self._disk.list(path):
+            if name != PARTITION_METADATA:
+                self._disk.remove(path / name)
+        if self._disk.exists(path):
+            self._disk.sync_directory(path)
 
     def leftovers(self, known: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, UUID]:
         """Partition directories of topics other than those in `known`, each with its topic id."""

@@ -192,7 +192,7 @@ class Log:
     __slots__ = (
         "__weakref__", "_budget", "_directory_unsynced", "_segment_written", "_steps",
         "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
-        "producers", "refusal", "segments", "start", "swaps", "synced_end", "tail",
+        "gone", "producers", "refusal", "segments", "start", "swaps", "synced_end", "tail",
         "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
@@ -202,6 +202,8 @@ class Log:
         self.directory = directory
         self.config = config
         self.segments = state.segments
+        self.gone: list[Segment] = []
+        """Segments below the start whose files may be there still, the oldest first."""
         self.epochs = state.epochs
         self.producers = state.producers
         self.transactions = state.transactions
@@ -449,15 +451,18 @@ class Log:
         self.tail.drop_before(self.segments[at + 1].base)
 
     def advance_start(self, start: Offset) -> list[Segment]:
-        """Forget everything below `start`; the segments whose files can go."""
+        """Forget everything below `start`; the segments whose files can go, until `removed`."""
         assert start <= self.end
-        if start <= self.start:
-            return []
-        self.start = start
+        self.start = start = max(start, self.start)
         keep = max(bisect_right(self.segments, start, key=lambda s: s.base) - 1, 0)
-        gone = self.segments[:keep]
-        del self.segments[:keep]
+        if keep:
+            self.gone += self.segments[:keep]
+            del self.segments[:keep]
+            self.transactions.aborted.drop_before(self.segments[0].base)
         # The file follows with the next epoch: it must not be cut before the checkpoint says so.
         self.epochs.cut_start(start)
-        self.transactions.aborted.drop_before(self.segments[0].base)
-        return gone
+        return list(self.gone)
+
+    def removed(self, segments: Sequence[Segment]) -> None:
+        """The files of `segments`, which had gone, are removed."""
+        self.gone = [segment for segment in self.gone if segment not in segments]

@@ -4,7 +4,7 @@ Rule 1: a segment goes only as a whole, only from the start, and never past the 
 Rule 2: 'any' needs one limit passed; 'hybrid' needs the segment past both the age and the count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tidelog.config import TopicConfig
 from tidelog.host import Disk
@@ -77,14 +77,21 @@ def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> 
     return max(start, log.start)
 
 
-def remove_segments(disk: Disk, segments: Iterable[Segment], first_kept: Offset) -> None:
-    """Remove the files of segments that the log no longer has, and snapshots of their time."""
-    paths = set()
+def remove_segments(
+    disk: Disk, segments: Sequence[Segment], first_kept: Offset, *, singly: bool = False
+) -> None:
+    """Remove the files of segments that the log no longer has, and snapshots of their time.
+
+    `singly`: nobody has noted where the log begins now. Each segment, the oldest first, is then
+    durably gone before the next one goes, so that a crash leaves no gap.
+    """
+    directories = {segment.directory: None for segment in segments}
     for segment in segments:
-        paths.add(segment.directory)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
             disk.remove(segment.path(suffix))
-    for path in sorted(paths):
+        if singly:
+            disk.sync_directory(segment.directory)
+    for path in directories:
         for name in disk.list(path):
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
             if stem != name and stem.isdigit() and int(stem) < first_kept:

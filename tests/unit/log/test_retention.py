@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log.logs import DIRECTORY, Rig, make_batch
+from tests.unit.log.logs import DIRECTORY, Rig, make_batch, new_disk
 from tidelog.log.log import Log
-from tidelog.log.retention import load_ages, new_start
+from tidelog.log.retention import load_ages, new_start, remove_segments
+from tidelog.simulation.disk import SimulatedCrash
 
 SIZE = len(make_batch(2))
 NOW_MS = 100_000
@@ -135,3 +136,32 @@ def test_a_segment_without_its_time_index_is_still_retired():
     load_ages(rig.disk, rig.log.segments)
 
     assert start_of(rig.log, retention_ms=5000, now_ms=7001) == 12
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("crash_after", range(1, 16, 2))
+def test_segments_that_go_before_their_end_is_noted_leave_no_gap(crash_after, seed):
+    rig = Rig(new_disk(seed), segment_bytes=2 * SIZE)
+    for _ in range(10):
+        rig.store(2)
+    rig.disk.sync_everything(DIRECTORY)
+    gone = rig.log.advance_start(12)
+    rig.disk.crash_after(crash_after)
+
+    with pytest.raises(SimulatedCrash):
+        remove_segments(rig.disk, gone, 12, singly=True)
+    rig.disk.crash()
+
+    bases = [segment.base for segment in rig.reopened(durable_mark=20).log.segments]
+    assert bases == list(range(bases[0], 20, 4))
+
+
+def test_a_segment_stays_listed_until_its_files_are_removed():
+    rig = filled()
+
+    first = rig.log.advance_start(8)
+    again = rig.log.advance_start(12)
+    rig.log.removed(first)
+
+    assert [segment.base for segment in again] == [0, 4, 8]
+    assert [segment.base for segment in rig.log.gone] == [8]

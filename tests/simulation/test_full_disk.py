@@ -1,0 +1,125 @@
+"""Disks that are full: what can be deleted is deleted, and what fits elsewhere is written."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_catchup import TOPIC, Story
+from tidelog.client.admin import ConfigChange, Resource
+from tidelog.config import TopicConfig
+from tidelog.host import Path
+from tidelog.simulation.disk import SimulatedDisk
+
+NODES = (1, 2, 3)
+SMALL_SEGMENTS = TopicConfig(segment_bytes=20_000)
+
+
+def filled(**settings: Any) -> Story:
+    """One partition of 20 segments, ten records each."""
+    story = Story(7, topic_defaults=SMALL_SEGMENTS, **settings)
+    story.fill(200)
+    story.world.run(seconds=6)  # checkpoints note what is durable
+    return story
+
+
+def log_files(story: Story, node: int, topic: str = TOPIC) -> list[str]:
+    disk = story.world.machines[node].disk
+    root = Path(story.world.node(node).broker.config.data)
+    return [
+        file
+        for name in disk.list(root)
+        if name.startswith(f"{topic}-")
+        for file in disk.list(root / name)
+        if file.endswith(".log")
+    ]
+
+
+def refuse(disk: SimulatedDisk, *operations: str) -> Callable[[], None]:
+    """Let the disk have no room for `operations` on files of partitions; a call ends that."""
+    before = disk.on_operation
+
+    def on_operation(operation: str, path: Path) -> None:
+        if before is not None:
+            before(operation, path)
+        if operation in operations and TOPIC in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def end() -> None:
+        disk.on_operation = before
+
+    disk.on_operation = on_operation
+    return end
+
+
+def test_deleting_records_empties_full_disks():
+    with filled() as story:
+        for node in NODES:
+            story.world.fill_disk(node)
+
+        story.delete_before(150)
+
+        story.until(lambda: all(len(log_files(story, n)) == 5 for n in NODES))
+        assert [story.replica(n).log.start for n in NODES] == [150] * 3
+        disk = story.world.machines[story.first].disk
+        assert disk.capacity_bytes is not None and disk.used_bytes < disk.capacity_bytes / 2
+
+
+def test_retention_empties_full_disks():
+    with filled(retention_check_ms=500) as story:
+        for node in NODES:
+            story.world.fill_disk(node, left_bytes=1000)
+
+        changes = [ConfigChange(name="retention.bytes", value="30000")]
+        story.do(lambda client: client.alter_configs(Resource.TOPIC, TOPIC, changes))
+
+        story.until(lambda: all(len(log_files(story, n)) <= 4 for n in NODES))
+        assert len({story.replica(n).log.start for n in NODES}) == 1
+
+
+@pytest.mark.parametrize("operation", ["remove", "sync_directory"])
+def test_a_removal_that_failed_is_tried_again(operation):
+    with filled() as story:
+        disk = story.world.machines[story.first].disk
+        end = refuse(disk, operation)
+        story.delete_before(150)
+        story.world.run(seconds=12)
+        assert story.replica(story.first).log.gone
+
+        end()
+
+        story.until(lambda: len(log_files(story, story.first)) == 5)
+        story.until(lambda: not story.replica(story.first).log.gone)
+
+
+def test_files_that_a_reopened_log_finds_below_its_start_are_removed():
+    with filled() as story:
+        machine = story.world.machines[story.first]
+        end = refuse(machine.disk, "remove")
+        story.delete_before(150)
+        story.world.run(seconds=6)
+        story.world.crash(story.first)
+        end()
+        story.world.restart(story.first)
+        story.until(lambda: story.is_whole(*NODES))
+
+        story.delete_before(155)
+
+        story.until(lambda: len(log_files(story, story.first)) == 5)
+
+
+@pytest.mark.parametrize("operations", [("rename",), ("remove", "remove_directory")])
+def test_a_topic_is_deleted_where_a_full_disk_refuses_to_change_names(operations):
+    with filled() as story:
+        end = refuse(story.world.machines[story.away].disk, *operations)
+        story.do(lambda client: client.delete_topic(TOPIC))
+        story.world.run(seconds=12)
+        assert bool(log_files(story, story.away)) == ("remove" in operations)
+
+        end()
+
+        story.until(lambda: not log_files(story, story.away))
+        story.do(story._create, partitions=1)
+        story.fill(10)
+        story.until(lambda: story.is_whole(*NODES))
