@@ -352,6 +352,40 @@ def test_the_leader_can_be_voted_out_and_another_decides(world):
     world.do(create(world, "after", old))
 
 
+def test_a_full_disk_makes_nobody_forget_who_votes():
+    """Otherwise two of five would decide, with the three of the first set in mind."""
+
+    def factory(host: Host, number: int) -> Node:
+        return real_node(host, number, quorum=quorum_text(3), peer=f"node-{number}:9192")
+
+    everyone = [1, 2, 3, 4, 5]
+    with World(3, nodes=5, node_factory=factory) as world:
+        QuorumWatch(world)
+        world.start()
+        for node in (4, 5):
+            world.do(world.node(1).broker.electorate.add(node))
+            world.run(seconds=1)
+        quorum = world.node(1).broker.member.quorum
+        built_first = quorum.raft
+
+        world.fill_disk(1, 0)
+        world.do(create(world, "tide", 2))
+        world.run_until(lambda: quorum.raft is not built_first, SECONDS_MAX)
+        world.heal()
+        world.run_until(lambda: knows(world, 1, "tide"), SECONDS_MAX)
+
+        assert quorum.raft.voters.ids == everyone
+        for one in (1, 2):
+            for other in (3, 4, 5):
+                world.cut(one, other)
+                world.cut(other, one)
+        world.run_until(lambda: controller(world) in (3, 4, 5), SECONDS_MAX)
+        world.run(seconds=10)
+        assert [node for node in everyone if world.node(node).broker.member.quorum.leads] == [
+            controller(world)
+        ]
+
+
 def test_a_voter_that_is_no_broker_or_votes_already_is_refused_by_name(world):
     for node, problem in ((9, "9"), (2, "votes already")):
         with pytest.raises(BrokerError, match=problem):

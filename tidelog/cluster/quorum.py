@@ -4,6 +4,8 @@ Rule 1: one event at a time, in the order they came; the effects of one are begu
         must be durable are finished, before the next is looked at.
 Rule 2: nothing here decides; the machine does (`raft.machine`).
 Rule 3: what is committed is handed on in order, once, and never taken back.
+Rule 4: the newest set of voters counts that the log names, or else the newest committed one: of a
+        start, and of a machine that is made anew while the process lives.
 """
 
 import asyncio
@@ -129,6 +131,8 @@ class Quorum:
         self._complaint: str | None = None
         self.refusal: str | None = None
         """Why the log has no room; until something can be committed again."""
+        self._decided_voters = VoterSet()
+        """The newest committed set of voters that this process has heard of."""
         self._wanted: GetSnapshot | None = None
         """The snapshot that the machine waits for; None again once the log went another way."""
         self.raft: Raft
@@ -145,9 +149,11 @@ class Quorum:
     async def open(self, voters: VoterSet, snapshot: SnapshotId | None) -> None:
         """Begin with the log and snapshot found on disk; `voters` if neither names any."""
         state = await self._host.offload.run(self._read_state)
-        self._build(state, voters, snapshot)
+        self._decided_voters = voters
+        self._snapshot = snapshot
+        self._build(state)
 
-    def _build(self, state: ElectionState, voters: VoterSet, snapshot: SnapshotId | None) -> None:
+    def _build(self, state: ElectionState) -> None:
         log = self.log.log
         if 0 < state.epoch < log.epochs.latest:
             # Promises are kept before anything is appended, so one of the two files is damaged.
@@ -158,21 +164,27 @@ class Quorum:
             )  # fmt: skip
             state = ElectionState(epoch=log.epochs.latest)
         decided = min(self.log.high_watermark, log.end)  # of this process, if it begins again
-        self._bootstrap = voters
-        self._snapshot = snapshot
+        snapshot = self._snapshot
         history = [
             (entry.start, named)
             for entry in self.log.waiting
             if (named := _voters_named(entry)) is not None
         ]
         self.raft = Raft(
-            me=self.me, state=state, voters=voters, voters_history=history, epochs=log.epochs,
-            log_start=log.start, end=log.end, synced_end=log.synced_end,
+            me=self.me, state=state, voters=self._decided_voters, voters_history=history,
+            epochs=log.epochs, log_start=log.start, end=log.end, synced_end=log.synced_end,
             high_watermark=max(decided, snapshot.end if snapshot is not None else 0),
             snapshot=snapshot,
             timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
             contacts=self._contacts,
         )  # fmt: skip
+        self._check_voters()
+
+    def _check_voters(self) -> None:
+        """The machine and the log name the same voters; two majorities could decide otherwise."""
+        named = (_voters_named(entry) for entry in reversed(self.log.waiting))
+        newest = next((v for v in named if v is not None), self._decided_voters)
+        assert self.raft.voters == newest, f"{self.raft.voters} vote, the log names {newest}"
 
     def start(self, hub: Hub) -> None:
         """Take part from now on."""
@@ -238,6 +250,7 @@ class Quorum:
                 await self.log.truncate(effect.end)
                 # What a sync before the cut has reached is not what it says any more.
                 self._events = deque(e for e in self._events if not isinstance(e, Synced))
+                self._check_voters()
             case Send():
                 task = self.spawn(self._send(effect.to, effect.request))
                 if isinstance(effect.request, EndEpoch):
@@ -373,10 +386,10 @@ class Quorum:
 
     async def _begin_again(self) -> None:
         state = await self._host.offload.run(self._read_state)
-        await self.log.reopen()
+        await self.log.reopen(self._snapshot.end if self._snapshot is not None else 0)
         self._events.clear()
         self._follow(Follow(state.epoch, None))
-        self._build(state, self._bootstrap, self._snapshot)
+        self._build(state)
         self.post(Ticked())
 
     # Leading.
@@ -406,6 +419,8 @@ class Quorum:
     def _commit(self, high_watermark: Offset) -> None:
         self.log.high_watermark = high_watermark
         for entry in self.log.take_committed(high_watermark):
+            if (voters := _voters_named(entry)) is not None:
+                self._decided_voters = voters
             self._on_commit(entry)
         if self._leads_since not in (None, -1) and high_watermark >= self._leads_since:
             self._leads_since = -1
@@ -510,7 +525,7 @@ class Quorum:
         await self._host.offload.run(partial(self._snapshots.keep, snapshot, content))
         await self.log.restart_at(snapshot.end)
         self._snapshot = snapshot
-        voters = self._on_snapshot(snapshot, records)
+        voters = self._decided_voters = self._on_snapshot(snapshot, records)
         _log.info("the metadata begins again from a snapshot of all below offset %d", snapshot.end)
         self.post(SnapshotInstalled(snapshot, voters))
 

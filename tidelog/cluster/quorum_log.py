@@ -122,9 +122,12 @@ class QuorumLog:
             index_interval_bytes=CONFIG.index_interval_bytes,
         )  # fmt: skip
         if state.end < start:  # a snapshot came, and the crash before the log was emptied for it
-            self._empty(start)
-            return self._open_at(start)
+            return self._begin_at(start)
         return state
+
+    def _begin_at(self, start: Offset) -> LogState:
+        self._empty(start)
+        return self._open_at(start)
 
     def _open_at(self, start: Offset, durable_mark: Offset = 0) -> LogState:
         return open_log(
@@ -245,19 +248,22 @@ class QuorumLog:
 
     async def _restart_at(self, start: Offset) -> None:
         await self._settle()
-
-        def empty() -> LogState:
-            self._empty(start)
-            return self._open_at(start)
-
-        await self._replace(empty)
+        await self._replace(partial(self._begin_at, start))
         self.waiting.clear()
 
-    async def reopen(self) -> None:
-        """Bring the log back as its files have it: a full disk kept the rest from them."""
+    async def reopen(self, start: Offset) -> None:
+        """Bring the log back as its files have it: a full disk kept the rest from them.
+
+        `start` is where the newest snapshot ends, or 0; it may hold more than the files do.
+        """
         await self._settle()
         synced_end = self.log.synced_end
-        await self._replace(lambda: self._open_at(self.log.start, synced_end))
+
+        def find() -> LogState:
+            state = self._open_at(self.log.start, synced_end)
+            return state if state.end >= start else self._begin_at(start)
+
+        await self._replace(find)
         while self.waiting and self.waiting[-1].end > self.log.end:
             self.waiting.pop()
 
