@@ -10,8 +10,7 @@ from tests.support.compaction import CompactedLog, compacted, fold, latest, rand
 from tidelog.host import Path, read_file
 from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.log.keymap import KEY_BYTES
-from tidelog.log.recovery import walk
-from tidelog.log.segment import Segment
+from tidelog.log.segment import Segment, walk
 from tidelog.records import Codec
 from tidelog.simulation.disk import SimulatedCrash, SimulatedDisk
 

@@ -17,8 +17,8 @@ from tidelog.host import Path
 from tidelog.log.compaction import Cleaned, Compaction
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import open_log, walk
-from tidelog.log.segment import Segment
+from tidelog.log.recovery import open_log
+from tidelog.log.segment import Segment, walk
 from tidelog.log.swap import commit_swap, complete_swaps, discard_cleaned, finish_swap
 from tidelog.log.tail import TailBudget
 from tidelog.log.transactions import Transactions

@@ -50,10 +50,11 @@ from tidelog.controller.records import (
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport
 from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
-from tidelog.host import Host, Path, unbroken
+from tidelog.host import Host, Path, replace_file, unbroken
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
+from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.recovery import find_damage
 from tidelog.log.retention import load_ages, new_start
@@ -804,3 +805,4 @@ def close_log(host: Host, log: Log) -> None:
         file = host.disk.open(path, create=True)
         file.truncate(0)
         file.write(0, [content])
+    replace_file(host.disk, log.directory / EPOCHS_FILE_NAME, log.epochs.encode(), durably=False)

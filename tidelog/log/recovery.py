@@ -11,17 +11,20 @@ Rule 4: what the log knows of producers and transactions is the latest snapshot 
         transaction has ended that may not be decided yet.
 Rule 5: before an end is reported, everything past the durable mark is written again and synced. A
         sync that failed before the crash may have left pages that look clean and are not.
+Rule 6: what was scanned contradicts a file beside it. The epoch checkpoint and the producers'
+        snapshots may be those of a tail that was lost: what they say past the log is put right on
+        the disk before the log is handed out, since the log may grow past it again.
 """
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink, replace_file
+from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
 from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged
-from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
-from tidelog.log.epochs import EpochHistory, EpochsDamaged
+from tidelog.log.epoch_recovery import load_epochs
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
@@ -34,19 +37,12 @@ from tidelog.log.segment import (
     Segment,
     file_stem,
     find_batch,
+    walk,
 )
-from tidelog.log.steps import is_full
+from tidelog.log.steps import rewrite
 from tidelog.log.swap import complete_swaps
 from tidelog.log.transactions import Transactions, fold
-from tidelog.model import NO_EPOCH, Offset
-from tidelog.records import (
-    HEADER_BYTES,
-    MAGIC,
-    BatchHeader,
-    batch_size_at,
-    crc_matches,
-    read_header,
-)
+from tidelog.model import Offset
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +85,10 @@ def open_log(
         )  # fmt: skip
         if start < durable_mark:
             _refuse(disk, state, durable_mark)
+        else:
+            _remove_strays(disk, directory, names, state)
+            if len(names) > 1:  # what a cut has removed, and a full disk kept it from syncing
+                disk.sync_directory(directory)
         return state
     sealed = [_open_sealed(disk, directory, base) for base in bases[:-1]]
     active = Segment(directory, bases[-1])
@@ -108,12 +108,14 @@ def open_log(
             relink(disk, active.path())
         disk.sync_directory(directory)
     state.start = min(state.start, state.end)
-    _load_epochs(disk, directory, state, complete=end is not None)
+    if state.damaged_at is None:
+        names = _remove_strays(disk, directory, names, state)
+    load_epochs(disk, directory, state)
     _load_transactions(disk, directory, state, names, watermark)
     return state
 
 
-def _offsets_in(names: list[str], suffix: str) -> list[Offset]:
+def _offsets_in(names: Sequence[str], suffix: str) -> list[Offset]:
     """The offsets in the names of a kind of file; names that are not ours are passed over."""
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(int(s) for s in stems if s.isdecimal() and s == file_stem(int(s)))
@@ -208,49 +210,6 @@ def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
     disk.remove(active.path(TIME_INDEX_SUFFIX))
 
 
-def walk(
-    file: File,
-    position: int,
-    end: int,
-    *,
-    base: Offset = 0,
-    check: bool = False,
-    has_gaps: bool = False,
-) -> Iterator[tuple[BatchHeader, int]]:
-    """Every batch from `position` on with where it lies, until the bytes stop making sense.
-
-    With `check`, also its checksum, and that it follows the one before without a gap; where there
-    may be gaps, that the next one, if any, follows it.
-    """
-    expected = base
-    chunk, chunk_at = b"", position
-    while position < end:
-        at = position - chunk_at
-        size = batch_size_at(chunk, at, len(chunk))
-        if len(chunk) - at < HEADER_BYTES or at + size > len(chunk):
-            # Read on from here, at least a whole batch once its size is known.
-            wanted = min(max(size, _CHUNK_BYTES), end - position)
-            chunk, chunk_at, at = file.read(position, wanted), position, 0
-            size = batch_size_at(chunk, 0, len(chunk))
-            if size > len(chunk) and size <= end - position:
-                chunk = file.read(position, size)
-        if not size or at + size > len(chunk) or len(chunk) - at < HEADER_BYTES:
-            return
-        header = read_header(chunk, at)
-        if header.magic != MAGIC or header.base_offset < expected or header.last_offset_delta < 0:
-            return
-        if check and not (
-            # The base offset is not under the checksum, but a leader leaves no gaps. Were a
-            # flipped bit in it believed, all that follows would look torn, and be cut.
-            (header.base_offset == expected or (has_gaps and _is_followed(file, position, header)))
-            and crc_matches(memoryview(chunk)[at : at + size], header)
-        ):
-            return
-        yield header, position
-        expected = header.next_offset
-        position += size
-
-
 def find_damage(disk: Disk, log: Log, offset: Offset) -> tuple[Offset | None, bool]:
     """Look at the segment that holds `offset`.
 
@@ -278,63 +237,35 @@ def find_damage(disk: Disk, log: Log, offset: Offset) -> tuple[Offset | None, bo
     return None, has_gap or end < following
 
 
-def _is_followed(file: File, position: int, header: BatchHeader) -> bool:
-    """Whether what lies behind a batch does not contradict the offset that it claims to have."""
-    after = file.read(position + header.size, HEADER_BYTES)
-    if len(after) < HEADER_BYTES:
-        return True
-    following = read_header(after)
-    return following.magic != MAGIC or following.base_offset >= header.next_offset
+def _remove_strays(disk: Disk, directory: Path, names: Sequence[str], state: LogState) -> list[str]:
+    """Remove, durably, what lies beside segments that are gone; the names that are left.
 
-
-def _load_epochs(disk: Disk, directory: Path, state: LogState, *, complete: bool) -> None:
-    """The epoch history: the file's, and what the scan saw beyond it."""
-    scanned = state.epochs
-    try:
-        known = EpochHistory.decode(read_file(disk, directory / EPOCHS_FILE_NAME))
-        if known.epoch_at(state.start) == NO_EPOCH:
-            raise EpochsDamaged(f"it begins after offset {state.start}")
-    except (FileNotFoundError, EpochsDamaged) as error:
-        known = EpochHistory()
-        if state.end > state.segments[0].base:
-            _log.warning("%s: rebuilding the epoch history (%s)", directory.name, error)
-            segments = state.segments if complete else state.segments[:-1]
-            for segment in segments:
-                for header, _ in walk(segment.open(disk), 0, segment.size):
-                    # The first batches may have been compacted away: it began where the log does.
-                    start = header.base_offset if len(known) else segment.base
-                    known.assign(header.leader_epoch, min(start, header.base_offset))
-    for epoch, offset in scanned:
-        known.assign(epoch, offset)
-    if complete:
-        _add_active_epochs(disk, state.segments[-1], known)
-    known.cut_end(state.end)
-    known.cut_start(state.start)
-    state.epochs = known
-
-
-def _add_active_epochs(disk: Disk, active: Segment, known: EpochHistory) -> None:
-    """Read what the file may lack: it is not synced for each epoch that the active segment has."""
-    assert active.offsets is not None, "only a sealed segment has none"
-    file = active.open(disk)
-    latest = NO_EPOCH
-    for header, _ in walk(file, active.offsets.last_position(), active.size):
-        latest = header.leader_epoch
-    if latest > known.latest:
-        for header, _ in walk(file, 0, active.size):
-            known.assign(header.leader_epoch, header.base_offset)
+    A cut that was interrupted leaves them. Were the log to grow past it, a snapshot of producers
+    would be believed that have written nothing here.
+    """
+    bases = {segment.base for segment in state.segments} if state.created else ()
+    gone = [
+        file_stem(offset) + suffix
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+        for offset in _offsets_in(names, suffix)
+        if (
+            offset > state.end or not state.created
+            if suffix == SNAPSHOT_SUFFIX
+            else offset not in bases
+        )
+    ]
+    for name in gone:
+        disk.remove(directory / name)
+    if gone:
+        disk.sync_directory(directory)
+    return [name for name in names if name not in gone]
 
 
 def _load_transactions(
-    disk: Disk, directory: Path, state: LogState, names: list[str], watermark: Offset | None
+    disk: Disk, directory: Path, state: LogState, names: Sequence[str], watermark: Offset | None
 ) -> None:
     """The producers' state, which transactions may be undecided, and which were aborted."""
-    snapshots = []
-    for offset in _offsets_in(names, SNAPSHOT_SUFFIX):
-        if offset > state.end and state.damaged_at is None:
-            disk.remove(directory / (file_stem(offset) + SNAPSHOT_SUFFIX))  # of a tail that was cut
-        else:
-            snapshots.append(offset)
+    snapshots = _offsets_in(names, SNAPSHOT_SUFFIX)
     producers, folded_to = _newest_snapshot(disk, state, snapshots)
     with_index = _offsets_in(names, TXN_INDEX_SUFFIX)
     found: list[AbortedIndex | None] = []
@@ -446,9 +377,5 @@ def _mend_aborted(
         if index is None:
             index = folded.between(segment.base, end)
             if state.clean or segment is not state.segments[-1]:
-                try:
-                    replace_file(disk, segment.path(TXN_INDEX_SUFFIX), index.encode())
-                except OSError as error:
-                    if not is_full(error):
-                        raise
+                rewrite(disk, segment.path(TXN_INDEX_SUFFIX), index.encode())
         transactions.aborted.extend(index)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from tidelog.config import TopicConfig
 from tidelog.host import Disk
 from tidelog.log.log import Log
-from tidelog.log.recovery import walk
 from tidelog.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -17,6 +16,7 @@ from tidelog.log.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    walk,
 )
 from tidelog.model import NO_TIMESTAMP, Offset
 

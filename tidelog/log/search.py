@@ -10,8 +10,7 @@ from typing import Final
 
 from tidelog.host import Disk
 from tidelog.log.log import Log
-from tidelog.log.recovery import walk
-from tidelog.log.segment import Segment, read_settled
+from tidelog.log.segment import Segment, read_settled, walk
 from tidelog.model import NO_TIMESTAMP, Epoch, Offset
 from tidelog.records import BatchHeader, iterate_times
 

@@ -7,7 +7,7 @@ Rule 2: the indexes of a sealed segment stay in their files and are searched the
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from tidelog.errors import StorageError
@@ -20,6 +20,7 @@ from tidelog.records import (
     PREFIX_BYTES,
     BatchHeader,
     batch_size_at,
+    crc_matches,
     read_header,
 )
 
@@ -29,6 +30,7 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 _WALK_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -247,3 +249,55 @@ def read_batches(
             break
         at += batch
     return chunk if at == len(chunk) else memoryview(chunk)[:at]
+
+
+def walk(
+    file: File,
+    position: int,
+    end: int,
+    *,
+    base: Offset = 0,
+    check: bool = False,
+    has_gaps: bool = False,
+) -> Iterator[tuple[BatchHeader, int]]:
+    """Every batch from `position` on with where it lies, until the bytes stop making sense.
+
+    With `check`, also its checksum, and that it follows the one before without a gap; where there
+    may be gaps, that the next one, if any, follows it.
+    """
+    expected = base
+    chunk, chunk_at = b"", position
+    while position < end:
+        at = position - chunk_at
+        size = batch_size_at(chunk, at, len(chunk))
+        if len(chunk) - at < HEADER_BYTES or at + size > len(chunk):
+            # Read on from here, at least a whole batch once its size is known.
+            wanted = min(max(size, _CHUNK_BYTES), end - position)
+            chunk, chunk_at, at = file.read(position, wanted), position, 0
+            size = batch_size_at(chunk, 0, len(chunk))
+            if size > len(chunk) and size <= end - position:
+                chunk = file.read(position, size)
+        if not size or at + size > len(chunk) or len(chunk) - at < HEADER_BYTES:
+            return
+        header = read_header(chunk, at)
+        if header.magic != MAGIC or header.base_offset < expected or header.last_offset_delta < 0:
+            return
+        if check and not (
+            # The base offset is not under the checksum, but a leader leaves no gaps. Were a
+            # flipped bit in it believed, all that follows would look torn, and be cut.
+            (header.base_offset == expected or (has_gaps and _is_followed(file, position, header)))
+            and crc_matches(memoryview(chunk)[at : at + size], header)
+        ):
+            return
+        yield header, position
+        expected = header.next_offset
+        position += size
+
+
+def _is_followed(file: File, position: int, header: BatchHeader) -> bool:
+    """Whether what lies behind a batch does not contradict the offset that it claims to have."""
+    after = file.read(position + header.size, HEADER_BYTES)
+    if len(after) < HEADER_BYTES:
+        return True
+    following = read_header(after)
+    return following.magic != MAGIC or following.base_offset >= header.next_offset

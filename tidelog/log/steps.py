@@ -80,6 +80,15 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def rewrite(disk: Disk, path: Path, content: bytes) -> None:
+    """Replace a file that a start can do without; on a full disk, another time."""
+    try:
+        replace_file(disk, path, content)
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+
 def perform(
     disk: Disk, steps: list[Step], end: Offset, check: Callable[[], None] | None = None
 ) -> Written | DiskFull:

@@ -24,9 +24,9 @@ from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.keymap import KEY_BYTES
 from tidelog.log.log import ColdRead
-from tidelog.log.recovery import walk
 from tidelog.log.rounds import Rounds
 from tidelog.log.search import TimeSearch
+from tidelog.log.segment import walk
 from tidelog.model import TopicPartition
 from tidelog.records import decode_batch
 

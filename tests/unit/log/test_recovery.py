@@ -10,9 +10,11 @@ from tests.unit.log.logs import DIRECTORY, Rig, make_batch, new_disk
 from tidelog.broker.broker import close_log
 from tidelog.errors import StorageError
 from tidelog.host import read_file
+from tidelog.log.aborted import AbortedIndex, AbortedTransaction
+from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import find_damage, open_log, walk
-from tidelog.log.segment import file_stem
+from tidelog.log.recovery import find_damage, open_log
+from tidelog.log.segment import file_stem, walk
 from tidelog.records import read_header, stamp
 from tidelog.simulation.disk import SimulatedCrash
 from tidelog.simulation.host import simulated_host
@@ -617,6 +619,91 @@ def test_a_snapshot_of_a_tail_that_was_cut_is_removed_and_not_believed():
     assert not rig.disk.exists(path)
 
 
+def test_the_snapshot_of_a_tail_that_was_cut_does_not_come_back():
+    """The log grows up to where the snapshot was, and the power fails."""
+    for seed in range(40):
+        rig = filled(count=4, per_segment=100, seed=seed)
+        later = ProducerStates()
+        later.note(read_header(make_batch(producer_id=99, producer_epoch=0, base_sequence=0)), 9)
+        rig.disk.open(DIRECTORY / (file_stem(10) + ".snapshot"), create=True).write(
+            0, [later.encode()]
+        )
+        rig.disk.sync_everything(DIRECTORY)
+
+        found = rig.reopened(durable_mark=8)
+        found.store(2)
+        rig.disk.crash()
+
+        assert found.reopened(durable_mark=10).log.producers == found.log.producers
+
+
+def put_beside(rig: Rig, offset: int, *, producer_id: int = 99) -> list[str]:
+    """Files of a history that is gone, at `offset`; their names."""
+    producers = ProducerStates()
+    header = read_header(make_batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    producers.note(header, max(offset - 1, 0))
+    aborted = AbortedIndex()
+    aborted.add(AbortedTransaction(producer_id, offset, offset + 1, offset + 2))
+    contents = {
+        ".snapshot": producers.encode(),
+        ".txnindex": aborted.encode(),
+        ".index": OFFSET_ENTRY.pack(1, 1),
+        ".timeindex": TIME_ENTRY.pack(9, 1),
+    }
+    for suffix, content in contents.items():
+        rig.disk.open(DIRECTORY / (file_stem(offset) + suffix), create=True).write(0, [content])
+    rig.disk.sync_everything(DIRECTORY)
+    return [file_stem(offset) + suffix for suffix in contents]
+
+
+def test_what_lies_beside_segments_that_are_gone_is_removed():
+    for seed in range(20):
+        rig = filled(count=4, per_segment=100, seed=seed)
+        names = put_beside(rig, 20)
+
+        found = rig.reopened(durable_mark=8)
+        found.store(2)
+        rig.disk.crash()
+
+        assert not set(names) & set(rig.names())
+
+
+@pytest.mark.parametrize("start", [0, 50])
+def test_a_log_without_a_segment_left_remembers_nothing(start):
+    """All of it was cut, or it was to begin anew; then the process died."""
+    for seed in range(40):
+        rig = Rig(new_disk(seed))
+        put_beside(rig, start + 2)
+        put_beside(rig, 1, producer_id=98)
+        note_epochs(rig, b"0\n2\n5 0\n6 1\n")
+
+        found = rig.reopened(start=start)
+        assert list(found.log.epochs) == []
+        found.store(2, epoch=5)
+        rig.disk.crash()
+        again = found.reopened(durable_mark=start + 2, start=start)
+
+        assert again.log.refusal is None
+        assert list(again.log.epochs) == [(5, start)]
+        assert len(again.log.producers) == 0
+        assert not again.log.aborted(0, start + 2)
+
+
+def note_epochs(rig: Rig, content: bytes) -> None:
+    rig.disk.open(epochs_file(rig), create=True).write(0, [content])
+    rig.disk.sync_everything(DIRECTORY)
+
+
+def test_a_log_whose_segments_are_lost_keeps_what_lies_beside_them():
+    rig = Rig()
+    names = put_beside(rig, 2)
+
+    found = rig.reopened(durable_mark=2)
+
+    assert found.log.refusal is not None
+    assert set(names) - {file_stem(0) + ".index"} <= set(rig.names())
+
+
 def test_the_start_of_the_checkpoint_counts_inside_a_segment():
     rig = filled()
 
@@ -677,7 +764,7 @@ def test_a_power_loss_at_any_moment_keeps_what_was_synced_and_invents_nothing(se
 
 
 def test_walking_passes_over_chunk_borders(monkeypatch):
-    monkeypatch.setattr("tidelog.log.recovery._CHUNK_BYTES", 100)
+    monkeypatch.setattr("tidelog.log.segment._CHUNK_BYTES", 100)
     disk = new_disk()
     file = disk.open(DIRECTORY / "log", create=True)
     batches: list[bytes] = []
