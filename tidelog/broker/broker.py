@@ -20,6 +20,7 @@ from tidelog.broker.following import Following
 from tidelog.broker.in_sync import InSyncProposals
 from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.reporting import Reporting
 from tidelog.broker.serving import Serving
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
@@ -48,7 +49,6 @@ from tidelog.controller.records import (
     decode,
 )
 from tidelog.controller.registration import Registration
-from tidelog.controller.reports import ReplicaReport
 from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
 from tidelog.host import Host, Path, replace_file, unbroken
 from tidelog.log import directory
@@ -161,6 +161,7 @@ class Broker:
         self.cleaner: Cleaner
         self._following: Following
         self._removal: Removal
+        self._reporting: Reporting
         self.catching_up: CatchingUp
         self.feeding: Feeding
         self.fetching: Fetching
@@ -190,7 +191,7 @@ class Broker:
             node_id=self.node_id, host=self.host, directory=self._directory, rounds=self.rounds,
             budget=self.budget, cleaner=self.cleaner, config_of=self.topic_config,
             change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
-            on_role=self._on_role, on_closed=lambda partition: self.fetching.forget(partition),
+            on_role=self._on_role, on_closed=self._on_closed,
             on_spent=lambda partition: self.spawn(self.in_sync.step_down(partition)),
         )  # fmt: skip
         self._removal = Removal(
@@ -212,9 +213,11 @@ class Broker:
             lease_seconds=lease_seconds,
         )  # fmt: skip
         self.electorate = Electorate(self.host, self.member)
+        reporting = self._reporting = Reporting(self.node_id, self.metadata, self.replicas)
+        self.replicas.on_decided, self.replicas.on_changed = reporting.repeat, reporting.mark
         self.membership = Membership(
             self.host, self.member, lease_seconds=lease_seconds,
-            interval_seconds=config.broker_heartbeat_interval_ms / 1000, reports=self._reports,
+            interval_seconds=config.broker_heartbeat_interval_ms / 1000, reporting=reporting,
             on_fatal=self._on_fatal,
         )  # fmt: skip
         self._following = Following(
@@ -288,19 +291,6 @@ class Broker:
             kafka=self.advertised, peer=Endpoint(host=me.host, port=me.port),
             http=self.http, rack=self.config.rack or None, clean=self._directory.was_clean,
         )  # fmt: skip
-
-    def _reports(self) -> dict[int, ReplicaReport]:
-        """How far each replica here goes, by its partition's cluster id."""
-        reports = {}
-        for cluster_id, place in self.image.held.get(self.node_id, {}).items():
-            partition = self.replicas.get(place.topic.id, place.number)
-            if partition is not None:
-                log = partition.log
-                reports[cluster_id] = ReplicaReport(
-                    cluster_id, log.epochs.latest, log.synced_end, partition.high_watermark,
-                    log.damaged_at is not None and not partition.leads_damaged, partition.is_cut,
-                )  # fmt: skip
-        return reports
 
     def _min_in_sync(self, topic: TopicImage) -> int:
         return self.topic_config(topic).min_insync_replicas
@@ -481,6 +471,10 @@ class Broker:
         if partition.leader is not None and len(partition.leader.replicas) > 1:
             self.in_sync.look_at(partition)
 
+    def _on_closed(self, partition: Partition) -> None:
+        self.fetching.forget(partition)
+        self._reporting.mark(partition)
+
     async def _change_log(
         self, partition: Partition, follower: Follower, change: Cut | BeginAnew
     ) -> None:
@@ -540,14 +534,14 @@ class Broker:
         if damaged_at is None:
             partition.is_sparse |= has_gap  # what the follower missed is not there
             return
-        log.note_damage(damaged_at)
+        partition.note_damage(damaged_at)
         _log.error("%s", log.refusal)
         self.membership.nudge()
         partition.on_reopened(partition)  # a follower reads it again, and not only when more comes
 
     async def _drop_laggards(self) -> None:
         """See who has fallen behind, and who waits at the end of what it follows."""
-        self.feeding.note_level()
+        await self.feeding.note_level()
         self.in_sync.look_at_all()
 
     # Housekeeping.

@@ -44,6 +44,8 @@ ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024 - 64 * 1024
 PARTITION_BYTES_MAX: Final = 1024 * 1024
 WATERMARK_SECONDS: Final = 0.01
 """How long news of a watermark waits for batches to go with."""
+_LEVELS_AT_ONCE: Final = 200
+"""How many partitions are looked at in one turn of the loop."""
 
 
 class Session(NamedTuple):
@@ -457,12 +459,13 @@ class Feeding:
             return None
         return Session(session.connected_at, session.asked_at, session.told_at)
 
-    def note_level(self) -> None:
+    async def note_level(self) -> None:
         """Who waits at the end of a log is level with it, though it says nothing."""
-        now = self.host.clock.monotonic()
-        for node, session in self._sessions.items():
-            at = session.asked_at
-            for interest in session.interests.values():
+        for node, session in list(self._sessions.items()):
+            for count, interest in enumerate(list(session.interests.values()), 1):
+                if count % _LEVELS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others get their turn
+                now, at = self.host.clock.monotonic(), session.asked_at
                 leader, end = interest.partition.leader, interest.partition.log.end
                 if leader is not None and interest.offset >= end:
                     leader.stays_level(node, at, end, now)

@@ -25,6 +25,8 @@ from tidelog.partition.driver import Partition
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.2
+_LOOKS_AT_ONCE: Final = 200
+"""How many partitions are looked at in one turn of the loop."""
 
 
 class InSyncProposals:
@@ -68,29 +70,37 @@ class InSyncProposals:
             await self._wake.wait()
             self._wake.clear()
             due, self._due = self._due, {}
-            wanted = self._wanted(due)
+            wanted = await self._wanted(due)
             if wanted and not await self._propose(wanted):
                 for partition in wanted:
                     self.look_at(partition)
                 await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
 
-    def _wanted(self, due: Mapping[Partition, None]) -> dict[Partition, WantedInSync]:
-        now, lag = self._host.clock.monotonic(), self._lag_seconds_max()
-        brokers = self._metadata.image.brokers
-        lives = {node: broker.broker_epoch for node, broker in brokers.items() if broker.is_active}
-        wanted = {}
-        for partition in due:
-            leader = partition.leader
-            if leader is None or not self._replicas.holds(partition):
-                continue
-            members = leader.propose(now, lag, lives)
-            if members is not None:
-                wanted[partition] = WantedInSync(
-                    topic_id=partition.topic_id, partition=partition.name.partition,
-                    leader=self._node_id, broker_epoch=members[self._node_id], epoch=leader.epoch,
-                    partition_epoch=leader.partition_epoch, in_sync=members,
-                )  # fmt: skip
+    async def _wanted(self, due: Mapping[Partition, None]) -> dict[Partition, WantedInSync]:
+        wanted: dict[Partition, WantedInSync] = {}
+        partitions = list(due)
+        for at in range(0, len(partitions), _LOOKS_AT_ONCE):
+            if at:
+                await asyncio.sleep(0)  # others get their turn
+            brokers = self._metadata.image.brokers.values()
+            lives = {broker.node: broker.broker_epoch for broker in brokers if broker.is_active}
+            for partition in partitions[at : at + _LOOKS_AT_ONCE]:
+                if (asked := self._look(partition, lives)) is not None:
+                    wanted[partition] = asked
         return wanted
+
+    def _look(self, partition: Partition, lives: Mapping[NodeId, int]) -> WantedInSync | None:
+        leader = partition.leader
+        if leader is None or not self._replicas.holds(partition):
+            return None
+        members = leader.propose(self._host.clock.monotonic(), self._lag_seconds_max(), lives)
+        if members is None:
+            return None
+        return WantedInSync(
+            topic_id=partition.topic_id, partition=partition.name.partition,
+            leader=self._node_id, broker_epoch=members[self._node_id], epoch=leader.epoch,
+            partition_epoch=leader.partition_epoch, in_sync=members,
+        )  # fmt: skip
 
     async def step_down(self, partition: Partition) -> None:
         """Have somebody else lead, or this node in another epoch."""

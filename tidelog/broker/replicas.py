@@ -76,6 +76,10 @@ class Replicas:
         """Those that were closed, and whose files may be there still: the disk was full."""
         self.on_opened: Callable[[Partition], None] = _ignore
         """Called when a partition is there, as its files have it: nobody leads or follows yet."""
+        self.on_decided: Callable[[Partition], None] = _ignore
+        """Called when the metadata has changed what a partition is."""
+        self.on_changed: Callable[[Partition], None] = _ignore
+        """Called when what a partition holds, or knows to be committed, has changed."""
 
     # Looking up.
 
@@ -96,6 +100,11 @@ class Replicas:
     def holds(self, partition: Partition) -> bool:
         """Whether it is still there: whoever waits may come back to one whose topic is deleted."""
         return self.get(partition.topic_id, partition.name.partition) is partition
+
+    def named(self, name: TopicPartition) -> Partition | None:
+        """The partition of that name, whatever its topic's id; None if it is not on this node."""
+        numbers = self._topics.get(name.topic, ())
+        return numbers[name.partition] if name.partition < len(numbers) else None
 
     def all(self) -> list[Partition]:
         return [p for numbers in self._topics.values() for p in numbers if p is not None]
@@ -169,6 +178,7 @@ class Replicas:
         partition.is_cut = partition.is_copy and name in self._directory.cut_tails
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
+        partition.on_changed = self.on_changed
         numbers[name.partition] = partition
         self.on_opened(partition)
 
@@ -184,6 +194,7 @@ class Replicas:
         partition = self.get(replica.topic_id, replica.name.partition)
         if partition is None:
             return True  # it could not be opened
+        self.on_decided(partition)
         known = replica.partition
         partition.is_copy |= len(known.replicas) > 1
         leader, follower = partition.leader, partition.follower

@@ -425,7 +425,7 @@ class Views:
 
     def _on_moved(self, moved: list[tuple[TopicPartition, bool]]) -> None:
         for name, is_led in moved:
-            held = next((p for p in self._broker.replicas.of(name.topic) if p.name == name), None)
+            held = self._broker.replicas.named(name)
             known = self._views.get(name)
             if known is not None and known.partition is not held:
                 self._drop(known)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
@@ -33,6 +33,18 @@ _SAY_SECONDS: Final = 5.0
 _STOP_SECONDS_MAX: Final = 10.0
 _LEADERLESS_SECONDS_MAX: Final = 1.5
 
+Key = TypeVar("Key")
+
+
+class Reports(Protocol[Key]):
+    """What voters are told of the replicas here; see `broker.reporting`."""
+
+    def news(self, voter: NodeId) -> dict[Key, ReplicaReport]: ...
+
+    def acknowledged(self, voter: NodeId, news: dict[Key, ReplicaReport]) -> bool: ...
+
+    def forget(self, voter: NodeId) -> None: ...
+
 
 class Refused(TidelogError):
     """The cluster does not take this node; the message says what to do."""
@@ -48,7 +60,7 @@ class Membership:
         *,
         interval_seconds: float,
         lease_seconds: float,
-        reports: Callable[[], dict[int, ReplicaReport]],
+        reporting: Reports[Any],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._host = host
@@ -56,10 +68,8 @@ class Membership:
         self._metadata = member.metadata
         self._interval = interval_seconds
         self._lease_seconds = lease_seconds
-        self._reports = reports
+        self._reporting = reporting
         self._on_fatal = on_fatal
-        self._reported: dict[int, ReplicaReport] = {}
-        self._reported_at = float("-inf")
         self._registration: Registration
         self._broker_epoch = -1
         self._lease_until = float("-inf")
@@ -166,23 +176,23 @@ class Membership:
         for node in [node for node in self._beating if node not in voters]:
             self._beating.pop(node).cancel()
             del self._nudges[node]
+            self._reporting.forget(node)
         broker = self.broker
         if self._wants_stop or (broker is not None and (broker.fenced or not self.has_lease)):
             # The controller waits to hear that this has come so far, or this for its lease.
             self.nudge()
 
     async def _beat(self, voter: NodeId) -> None:
-        acknowledged: dict[int, ReplicaReport] = {}
-        nudge = self._nudges[voter]
+        reporting, nudge = self._reporting, self._nudges[voter]
+        reporting.forget(voter)
         while True:
             nudge.clear()
-            reports = self._recent_reports()
-            news = tuple(r for i, r in reports.items() if acknowledged.get(i) != r)
+            news = reporting.news(voter)
             sent_at = self._host.clock.monotonic()
             epoch = self._broker_epoch
             heartbeat = Heartbeat(
                 node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
-                wants_shutdown=self._wants_stop, replicas=news,
+                wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
             )  # fmt: skip
             try:
                 answer = await self._member.hub.ask(
@@ -192,19 +202,13 @@ class Membership:
                     seconds_max=self._lease_seconds,
                 )
             except (PeerUnreachable, PeerRefused):
-                acknowledged = {}  # it may be another process by the next time
+                reporting.forget(voter)  # it may be another process by the next time
             else:
-                acknowledged = reports
+                if reporting.acknowledged(voter, news):
+                    nudge.set()  # the rest follows at once
                 if answer.is_controller and epoch == self._broker_epoch:
                     self._answered(answer, sent_at)
             await _set_within(nudge, self._interval)
-
-    def _recent_reports(self) -> dict[int, ReplicaReport]:
-        """How far every replica is; looked up once for all voters."""
-        now = self._host.clock.monotonic()
-        if now >= self._reported_at + self._interval / 2:
-            self._reported, self._reported_at = self._reports(), now
-        return self._reported
 
     def _answered(self, answer: HeartbeatAnswer, sent_at: float) -> None:
         if not answer.is_known:

@@ -86,8 +86,8 @@ class Partition:
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
         "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
         "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
-        "log", "me", "mending", "name", "on_progress", "on_reopened", "on_spent", "path",
-        "topic_id",
+        "log", "me", "mending", "name", "on_changed", "on_progress", "on_reopened", "on_spent",
+        "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +124,8 @@ class Partition:
         """Whether a follower reads on only once more is written: its disk is slow."""
         self.on_progress: Callable[[Partition], None] = _ignore
         """Called when this replica, as a follower, holds more that its leader should know of."""
+        self.on_changed: Callable[[Partition], None] = _ignore
+        """Called when what this replica holds, knows to be committed, or has lost is different."""
         self.on_reopened: Callable[[Partition], None] = _ignore
         """Called when a follower's log may end earlier than it did: a full disk kept the rest."""
         self.on_spent: Callable[[Partition], object] = _ignore
@@ -194,6 +196,7 @@ class Partition:
             min_in_sync=min_in_sync_of(self.config, self._replication),
         )  # fmt: skip
         self._sync_rest()
+        self.on_changed(self)
         self._tell_log_watchers()
 
     def decided(
@@ -547,6 +550,12 @@ class Partition:
         else:
             self._last_watermark = max(min(self._last_watermark, log.end), log.start)
             self.on_reopened(self)
+        self.on_changed(self)
+
+    def note_damage(self, offset: Offset) -> None:
+        """What the log has from `offset` on cannot be read, though it was committed."""
+        self.log.note_damage(offset)
+        self.on_changed(self)
 
     # Rounds report back.
 
@@ -564,6 +573,7 @@ class Partition:
                 self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:
+        self.on_changed(self)
         if (leader := self.leader) is not None:
             self._settle(leader.holds(self.me, end))
         else:
@@ -656,6 +666,7 @@ class Partition:
         self._log_watchers.pop(watcher, None)
 
     def _tell_watchers(self) -> None:
+        self.on_changed(self)
         for watcher in list(self._watchers):
             watcher()
 

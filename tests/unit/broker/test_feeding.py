@@ -643,7 +643,7 @@ def test_who_waits_at_the_end_stays_level_though_it_says_nothing():
         for _ in range(10):
             stage.ask()
             await asyncio.sleep(WAIT_MS / 1000)
-        stage.feeding.note_level()
+        await stage.feeding.note_level()
 
         assert stage.partition.leading().followers[2].level_at >= 4.5
 
@@ -657,7 +657,7 @@ def test_who_asks_but_does_not_reach_the_end_does_not_stay_level():
         for _ in range(10):
             stage.ask()
             await asyncio.sleep(WAIT_MS / 1000)
-        stage.feeding.note_level()
+        await stage.feeding.note_level()
 
         assert stage.partition.leading().followers[2].level_at == 0
 
