@@ -727,6 +727,7 @@ class Broker:
             await call()
         await self.cleaner.finish()
         self.feeding.close()
+        self.membership.end()
         await self.member.stop()
         clean = await self.finish_writes()
         for partition in self.partitions():

@@ -3,17 +3,22 @@
 Rule 1: it decides only while this node leads the quorum; what it hears is kept on every voter.
 Rule 2: one decision at a time, through `Metadata`, like everybody else's.
 Rule 3: a closed connection makes it look at once; closed and refused counts as gone.
+Rule 4: a heartbeat is answered by a controller that has proof to have led after it came
+        (`leadership`). A deposed one, who does not know, must renew no lease: its successor counts
+        whole leases from its own beginning.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
+from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
 from tidelog.controller.controller import Controller
 from tidelog.controller.elections import ConfigOf, MinInSync
 from tidelog.controller.image import ClusterImage
+from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, NotController, StorageError
 from tidelog.host import Host
@@ -41,6 +46,7 @@ class ActiveController:
         self._min_in_sync = min_in_sync
         self._config_of = config_of
         self._lease_seconds = lease_seconds
+        self._leadership = Leadership(member)
         self._controller: Controller | None = None
         self._wake = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
@@ -155,13 +161,21 @@ class ActiveController:
             self.controller.overheard(heartbeat, now)
             place.send(HeartbeatAnswer(is_controller=False))
             return
-        image = self._metadata.image
         try:
-            self.controller.heard(image, heartbeat, now)
+            self.controller.heard(self._metadata.image, heartbeat, now)
         except BrokerError:
             place.send(HeartbeatAnswer(is_controller=True, is_known=False))
             return
-        standing = self.controller.standing(image, heartbeat.node, heartbeat.broker_epoch, now)
+        self._member.quorum.spawn(self._answer(heartbeat, place))
+
+    async def _answer(self, heartbeat: Heartbeat, place: Answer) -> None:
+        """Say how the broker stands once it is certain that nobody else could."""
+        if not await self._leadership.confirmed():
+            place.send(HeartbeatAnswer(is_controller=False))
+            return
+        standing = self.controller.standing(
+            self._metadata.image, heartbeat.node, heartbeat.broker_epoch, self._now()
+        )
         place.send(
             HeartbeatAnswer(
                 is_controller=True, is_known=standing.is_known, is_fenced=standing.is_fenced,

@@ -72,7 +72,8 @@ class Membership:
         self._on_fatal = on_fatal
         self._registration: Registration
         self._broker_epoch = -1
-        self._lease_until = float("-inf")
+        self.lease_until = float("-inf")
+        """When the controller stops counting on this broker, by this node's monotonic clock."""
         self._wants_stop = False
         self._may_stop = asyncio.Event()
         self._nudges: dict[NodeId, asyncio.Event] = {}
@@ -103,7 +104,7 @@ class Membership:
     @property
     def has_lease(self) -> bool:
         """Whether the controller still counts on this broker, by this node's own clock."""
-        return self._host.clock.monotonic() < self._lease_until
+        return self._host.clock.monotonic() < self.lease_until
 
     # Registering.
 
@@ -212,7 +213,7 @@ class Membership:
 
     def _answered(self, answer: HeartbeatAnswer, sent_at: float) -> None:
         if not answer.is_known:
-            self._lease_until = float("-inf")
+            self.lease_until = float("-inf")
             if self._wants_stop:
                 self._may_stop.set()
             elif self._registering is None:
@@ -220,7 +221,7 @@ class Membership:
                 self._registering = self._member.quorum.spawn(self._begin_again())
             return
         if not answer.is_fenced:
-            self._lease_until = max(self._lease_until, sent_at + self._lease_seconds)
+            self.lease_until = max(self.lease_until, sent_at + self._lease_seconds)
         if self._wants_stop and answer.may_stop:
             self._may_stop.set()
 
@@ -237,6 +238,10 @@ class Membership:
             self._registering = None
 
     # Stopping.
+
+    def end(self) -> None:
+        """This process takes part no more: whatever others were promised is theirs to decide."""
+        self.lease_until = float("-inf")
 
     async def leave(self) -> None:
         """Let others lead what this node leads; not for ever, if nobody answers."""

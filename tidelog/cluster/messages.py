@@ -82,11 +82,21 @@ class Beat(Message, frozen=True, kw_only=True, tag=True):
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):
     is_controller: bool
-    """Only the active controller's answer renews a lease."""
+    """Only the active controller's answer renews a lease, and only of one that is sure to be it."""
     is_known: bool = True
     """False: this life is over, or was never registered; register again."""
     is_fenced: bool = True
     may_stop: bool = False
+
+
+class ConfirmEpoch(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by the active controller of the other voters: is this still the quorum's epoch?"""
+
+    epoch: Epoch
+
+
+class ConfirmEpochAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_in_it: bool
 
 
 # Voters.

@@ -85,7 +85,7 @@ class Controller:
 
     def begin(self, image: ClusterImage, now: float, end: Offset) -> None:
         """This node leads the quorum, and the image holds all that was committed before."""
-        self._leases.begin(image, now, self.reports.heard_at)
+        self._leases.begin(image, now)
         self._elect_all = True
         self._restore_at = now + (self._preferred_seconds or 0.0)
         self._leaderless = {}

@@ -2,10 +2,11 @@
 
 Rule 1: a lease is counted from the moment a heartbeat was received, by the monotonic clock of the
         node that received it. No wall clock, no time that a broker sent.
-Rule 2: leases detect failure and nothing else; that a fenced broker does no harm rests on epochs.
-Rule 3: nothing here is in the log. A new controller cannot know what its predecessor heard, but
-        heartbeats come to all voters: it counts from when it heard them itself, and gives those
-        who are late a quarter of a lease to be heard again. Who was never heard has a whole one.
+Rule 2: leases detect failure; that a fenced broker does no harm to what is committed rests on
+        epochs. A broker's own lease, counted from sending, ends before the one that is kept here.
+Rule 3: nothing here is in the log. A new controller cannot know what its predecessor heard and
+        answered just before: it grants every unfenced broker a whole lease from its own beginning.
+        Only a broker whose process is known to be gone is fenced sooner.
 Rule 4: a lease that was found to have ended stays so until the broker is fenced: that takes a
         while to be decided, and whoever is heard meanwhile must not take it for a lease.
 
@@ -26,7 +27,6 @@ A broker's states are kept in the image; this is what moves it between them:
 Only unfenced brokers lead or join an in-sync set.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,14 +69,10 @@ class Leases:
 
     # What happens.
 
-    def begin(
-        self, image: ClusterImage, now: float, heard_at: Callable[[NodeId, int], float | None]
-    ) -> None:
-        """This node is the controller from now on; `heard_at` says when it heard a life last."""
+    def begin(self, image: ClusterImage, now: float) -> None:
+        """This node is the controller from now on."""
         self._leases = {}
-        for node, lease in self._unfenced(image, now):
-            if (at := heard_at(node, lease.broker_epoch)) is not None:
-                lease.until = max(at + self._seconds, now + self._seconds / 4)
+        self._unfenced(image, now)
 
     def heard(self, image: ClusterImage, heartbeat: Heartbeat, now: float) -> None:
         """A heartbeat was received. Refused if it is of a life that is over."""

@@ -84,11 +84,6 @@ class ReplicaReports:
         said = self._by_node.get(node)
         return None if said is None else now - said.at
 
-    def heard_at(self, node: NodeId, broker_epoch: int) -> float | None:
-        """When this life of the broker last said anything; None if it never did."""
-        said = self._by_node.get(node)
-        return said.at if said is not None and said.broker_epoch == broker_epoch else None
-
     def keep_replicas(self, cluster_id: int, replicas: Container[NodeId]) -> None:
         """Forget what others said of the partition: they hold it no more.
 

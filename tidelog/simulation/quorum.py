@@ -37,6 +37,7 @@ from tidelog.controller.records import MetadataRecord, encode
 from tidelog.controller.snapshot import encode_snapshot
 from tidelog.errors import TidelogError
 from tidelog.model import INTERNAL_TOPICS, NO_NODE, Offset
+from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.world import World
@@ -83,6 +84,7 @@ class QuorumWatch:
         self._images: dict[Offset, bytes] = {}
         self._broker_epochs: dict[int, int] = {}
         self._problem: tuple[str, str] | None = None
+        LeaseWatch(world)
         world.invariant("the quorum", self._check, every=_CHECK_EVERY_EVENTS)
         world.invariant("partitions", self._check_partitions, every=_PARTITIONS_EVERY_EVENTS)
 

@@ -12,13 +12,9 @@ def beat(node, epoch, *, reached=100, wants_shutdown=False):
     )
 
 
-def never(node, broker_epoch):
-    """Nobody was heard by this voter before it led."""
-
-
 def leases_of(image, now=0.0):
     leases = Leases()
-    leases.begin(image, now, never)
+    leases.begin(image, now)
     return leases
 
 
@@ -35,27 +31,25 @@ def test_a_lease_lasts_two_seconds_from_the_last_heartbeat():
     assert LEASE_SECONDS == 2.0
 
 
-def test_a_new_controller_counts_from_when_it_heard_a_broker_itself():
-    image = image_after(*cluster(1, 2, 3))
-    leases = Leases(lease_seconds=2.0)
-    heard = {1: 99.0, 2: 50.0}
-
-    leases.begin(image, 100.0, lambda node, _: heard.get(node))
-
-    assert leases.ended(image, 100.4) == [], "who is late is given a moment to be heard again"
-    assert leases.ended(image, 100.5) == [2]
-    assert leases.ended(image, 101.0) == [1, 2]
-    assert leases.ended(image, 102.0) == [1, 2, 3], "who was never heard had a whole lease"
-
-
-def test_a_new_controller_grants_a_whole_lease_to_whom_it_never_heard():
+def test_a_new_controller_grants_everybody_a_whole_lease_from_its_own_beginning():
     image = image_after(*cluster(1, 2))
     leases = leases_of(image, now=0.0)
+    leases.heard(image, beat(1, 1), now=1.0)
 
-    leases.begin(image, 100.0, never)
+    leases.begin(image, 100.0)  # its predecessor may have answered a heartbeat just now
 
     assert leases.ended(image, now=101.9) == []
     assert leases.ended(image, now=102.0) == [1, 2]
+
+
+def test_a_new_controller_does_not_wait_for_a_process_that_is_gone():
+    image = image_after(*cluster(1, 2))
+    leases = leases_of(image, now=0.0)
+
+    leases.begin(image, 100.0)
+    leases.gone(2)
+
+    assert leases.ended(image, now=100.0) == [2]
 
 
 def test_who_became_unfenced_without_being_heard_has_a_whole_lease_from_now():

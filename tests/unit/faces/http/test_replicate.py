@@ -385,7 +385,7 @@ def test_a_node_that_is_cut_off_from_its_cluster_sends_its_copies_elsewhere():
         await replica.sync(0)
         assert (await replica.hear())["type"] == "heartbeat"
 
-        bucket.node.broker.membership._lease_until = float("-inf")
+        bucket.node.broker.membership.lease_until = float("-inf")
         heard = await replica.hear()
 
         assert (heard["type"], heard["code"]) == ("error", "ConnectionFailed")
@@ -398,7 +398,7 @@ def test_a_node_that_is_cut_off_does_not_tell_a_copy_what_there_is():
     """It may have been made anew: a copy of the new one would take the old one for it."""
 
     async def story(bucket, app):
-        bucket.node.broker.membership._lease_until = float("-inf")
+        bucket.node.broker.membership.lease_until = float("-inf")
 
         heard = await Replica(app).greet()
 

@@ -1,0 +1,119 @@
+"""Leases across a change of controller: a fenced broker has none, whoever leads the quorum."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_cluster import controller
+from tidelog.cluster.leadership import Leadership
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.leases import Leases
+from tidelog.simulation.lease_watch import LEASED
+from tidelog.simulation.nodes import real_node
+from tidelog.simulation.quorum import QuorumWatch, quorum_of
+from tidelog.simulation.world import Violation, World
+
+NODES = 5
+SECONDS_MAX = 30.0
+
+
+@contextmanager
+def a_cluster() -> Iterator[World]:
+    quorum = ",".join(f"{n}@node-{n}:9192" for n in range(1, NODES + 1))
+    with World(5, nodes=NODES, node_factory=partial(real_node, quorum=quorum)) as world:
+        QuorumWatch(world)
+        world.start()
+        world.run(1)
+        yield world
+
+
+def the_controller(world: World) -> int:
+    found = controller(world)
+    assert found is not None
+    return found
+
+
+def cut_off(world: World, *nodes: int) -> None:
+    """Let nobody else hear these nodes, nor they anybody else."""
+    for node in nodes:
+        for other in world.machines:
+            if other not in nodes:
+                world.cut(node, other)
+                world.cut(other, node)
+
+
+def is_fenced(world: World, node: int, by: int) -> bool:
+    return bool(world.node(by).broker.image.brokers[node].fenced)
+
+
+def tell_a_controller_that_dies() -> None:
+    """Only the controller hears a broker, answers its heartbeat, and dies."""
+    with a_cluster() as world:
+        first = the_controller(world)
+        broker, *others = (node for node in world.machines if node != first)
+        for other in others:
+            world.cut(broker, other)
+            world.cut(other, broker)
+        world.run(1.6)
+        world.crash(first)
+
+        world.run_until(lambda: is_fenced(world, broker, others[0]), SECONDS_MAX)
+        world.run(2)
+
+
+def tell_a_controller_that_is_deposed() -> None:
+    """A controller is cut off together with a broker, and does not know that it is deposed."""
+    with a_cluster() as world:
+        first = the_controller(world)
+        broker, *others = (node for node in world.machines if node != first)
+        cut_off(world, first, broker)
+
+        world.run_until(lambda: any(_leads(world, node) for node in others), SECONDS_MAX)
+        world.run_until(lambda: is_fenced(world, broker, others[0]), SECONDS_MAX)
+        world.run(2)
+
+
+def _leads(world: World, node: int) -> bool:
+    quorum = quorum_of(world.machines[node])
+    return quorum is not None and quorum.leads
+
+
+def plant_leases_counted_from_what_was_heard(patch: pytest.MonkeyPatch) -> None:
+    """A new controller counts from what it has heard itself, not from its own beginning."""
+    begin = Leases.begin
+
+    def begin_late(self: Leases, image: ClusterImage, now: float) -> None:
+        begin(self, image, now - self._seconds * 3 / 4)
+
+    patch.setattr(Leases, "begin", begin_late)
+
+
+def plant_a_controller_that_is_always_sure(patch: pytest.MonkeyPatch) -> None:
+    """A controller renews leases as long as it believes to be one."""
+
+    async def confirmed(self: Leadership) -> bool:
+        return True
+
+    patch.setattr(Leadership, "confirmed", confirmed)
+
+
+@pytest.mark.parametrize(
+    ("tell", "plant"),
+    [
+        (tell_a_controller_that_dies, plant_leases_counted_from_what_was_heard),
+        (tell_a_controller_that_is_deposed, plant_a_controller_that_is_always_sure),
+    ],
+)
+def test_a_fenced_broker_has_no_lease_across_a_change_of_controller(
+    tell: Any, plant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell()
+
+    plant(monkeypatch)
+
+    with pytest.raises(Violation) as found:
+        tell()
+    assert found.value.name == LEASED
