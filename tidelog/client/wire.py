@@ -26,7 +26,7 @@ from kio.serial.errors import SerialError
 
 import tidelog
 from tidelog.errors import TidelogError, UnsupportedVersion
-from tidelog.host import Bytes, LoopNetwork, Network
+from tidelog.host import Bytes, LoopNetwork, Network, give_up_on_silence
 from tidelog.model import Endpoint
 from tidelog.wire import own
 from tidelog.wire.apis import Api
@@ -109,8 +109,12 @@ class Frames(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # a stream, as every Network gives
+        give_up_on_silence(transport)
         if self._lost:
             transport.close()
+
+    def eof_received(self) -> None:
+        self.fail("the node closed the connection")  # what is unsent, it will not read
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(f"the connection broke: {exc}" if exc else "the node closed the connection")

@@ -18,7 +18,7 @@ from typing import Final, cast
 from tidelog.broker.context import Client
 from tidelog.broker.requests import Requests
 from tidelog.config import NodeConfig
-from tidelog.host import Bytes, Host
+from tidelog.host import Bytes, Host, give_up_on_silence
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import MessageDamaged
@@ -172,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.transport = stream
+        give_up_on_silence(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         self.client = Client(address=f"{peer[0]}:{peer[1]}" if peer else "?")

@@ -4,6 +4,9 @@ Rule 1: one connection, however much is asked through it.
 Rule 2: a lost connection is tried again at once, before anybody is told: refused, the process is
         gone; otherwise it may just be the way. When a later try may go, the breaker says.
 Rule 3: nothing is sent twice. What was in flight when the connection broke has failed.
+Rule 4: a connection is abandoned when a request runs out of time and nothing at all has come for
+        `SILENT_SECONDS_MAX`. It may be half-open: the peer, or something on the way, has forgotten
+        it, and the news is lost. Whether the peer is there, a new connection tells.
 """
 
 import asyncio
@@ -30,6 +33,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Answered = TypeVar("Answered")
 
 CONNECT_SECONDS_MAX: Final = 1.0
+SILENT_SECONDS_MAX: Final = 2.0
 _DYING_SECONDS_MAX: Final = 0.3
 _DYING_PAUSE_SECONDS: Final = 0.02
 
@@ -93,15 +97,25 @@ class Link:
     async def _ask(
         self, send: "Callable[[Stream], asyncio.Future[Answered]]", seconds_max: float
     ) -> Answered:
+        stream: Stream | None = None
         try:
             async with asyncio.timeout(seconds_max):
-                return await send(self._stream or await self._connect())
+                stream = self._stream or await self._connect()
+                return await send(stream)
         except (PeerUnreachable, PeerRefused):
             self._breaker.request_failed()
             raise
         except TimeoutError:
             self._breaker.request_failed()
+            if stream is not None:
+                # Later: after a pause of this process, answers may be there and not yet read.
+                asyncio.get_running_loop().call_soon(self._doubt, stream)
             raise PeerUnreachable(f"node {self.node} did not answer in time") from None
+
+    def _doubt(self, stream: Stream) -> None:
+        """Abandon a connection by which nothing comes any more."""
+        if stream is self._stream and stream.silent_seconds >= SILENT_SECONDS_MAX:
+            stream.fail(f"it answered nothing for {stream.silent_seconds:.1f} s")
 
     def note(self, message: msgspec.Struct) -> None:
         """Send something that needs no answer, if there is a connection."""

@@ -2,6 +2,8 @@
 
 Rule 1: nobody is heard before it has said who it is, in time.
 Rule 2: a request is answered once, on the connection that it came by; if that is gone, not at all.
+Rule 3: a process has one connection here. When it connects anew, it has given the earlier one up,
+        even if nothing was heard of that.
 """
 
 import asyncio
@@ -77,7 +79,7 @@ class PeerListener:
         self._on_gone = on_gone
         self._on_hello = on_hello
         self._server: asyncio.AbstractServer | None = None
-        self._streams: dict[Stream, NodeId | None] = {}
+        self._streams: dict[Stream, Hello | None] = {}
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; returns where, which is news if the port was 0."""
@@ -97,13 +99,13 @@ class PeerListener:
             stream.fail("it did not say who it is")
 
     def _on_frame(self, stream: Stream, kind: int, number: int, message: memoryview) -> None:
-        node = self._streams.get(stream)
-        if node is None:
+        peer = self._streams.get(stream)
+        if peer is None:
             self._greet(stream, kind, number, message)
         elif kind == REQUEST:
-            self._receive(node, self._messages.decode(message), _Place(stream, number))
+            self._receive(peer.node, self._messages.decode(message), _Place(stream, number))
         elif kind == NOTE:
-            self._receive(node, self._messages.decode(message), None)
+            self._receive(peer.node, self._messages.decode(message), None)
         else:
             stream.fail(f"it sent kind {kind}")
 
@@ -119,15 +121,22 @@ class PeerListener:
             _log.warning("refused a peer: %s", problem)
             stream.send(ANSWER, number, Refusal(reason=problem))
             return
-        self._streams[stream] = hello.node
+        self._end_earlier(hello)
+        self._streams[stream] = hello
         stream.trust()
         stream.send(ANSWER, number, me)
 
+    def _end_earlier(self, hello: Hello) -> None:
+        for stream, peer in list(self._streams.items()):
+            # Another process with the same number has another directory.
+            if peer is not None and (peer.node, peer.directory) == (hello.node, hello.directory):
+                stream.fail("it has connected anew")
+
     def _on_lost(self, stream: Stream, what: str) -> None:
         stream.tell_lost(is_down=False)
-        node = self._streams.pop(stream, None)
-        if node is not None:
-            self._on_gone(node)
+        peer = self._streams.pop(stream, None)
+        if peer is not None:
+            self._on_gone(peer.node)
 
     def close(self) -> None:
         """Stop listening, and let everybody go."""

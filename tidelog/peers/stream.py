@@ -3,6 +3,8 @@
 Rule 1: a stream fails as a whole and once; everyone who waits on it is told the same.
 Rule 2: what a peer sends is checked before it is believed; nonsense ends the stream.
 Rule 3: a peer that does not read is given up once `UNSENT_BYTES_MAX` wait for it.
+Rule 4: a peer that closes its half of the connection has closed all of it: nothing is half-open
+        by intent. What is still unsent then would wait for ever, so it is dropped.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from tidelog.errors import TidelogError
-from tidelog.host import Bytes
+from tidelog.host import Bytes, give_up_on_silence
 from tidelog.peers.wire import (
     ANSWER,
     DATA_ANSWER,
@@ -30,6 +32,8 @@ from tidelog.peers.wire import (
 from tidelog.wire.frames import FrameBuffer, FrameRefused
 
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
+KERNEL_SECONDS_MAX: Final = 10
+"""For which the kernel waits for an acknowledgement before it gives a connection up."""
 _NUMBERS: Final = 2**32
 _NO_DATA: Final = memoryview(bytearray())
 
@@ -71,7 +75,16 @@ class Stream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Asked] = {}
         self._next_number = 0
+        self._silent_since: float | None = None
+        """When the first request was sent since the peer was last heard."""
         self.lost: str | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long a request has waited while nothing at all came from the peer."""
+        if self._silent_since is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._silent_since
 
     # Sending.
 
@@ -98,7 +111,8 @@ class Stream(asyncio.BufferedProtocol):
         *,
         takes_data: bool,
     ) -> "asyncio.Future[Any]":
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         if self.lost is not None:
             future.set_exception(PeerUnreachable(self.lost))
             return future
@@ -106,6 +120,8 @@ class Stream(asyncio.BufferedProtocol):
         self._next_number = (number + 1) % _NUMBERS
         self._waiting[number] = _Asked(future, decoder, takes_data)
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
+        if self._silent_since is None:
+            self._silent_since = loop.time()
         self.send(REQUEST, number, message)
         return future
 
@@ -135,6 +151,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        give_up_on_silence(transport, unacknowledged_seconds_max=KERNEL_SECONDS_MAX)
         if self.lost is not None:
             self._transport.abort()
 
@@ -142,6 +159,7 @@ class Stream(asyncio.BufferedProtocol):
         return self._buffer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._silent_since = None
         try:
             for frame in self._buffer.received(nbytes):
                 self._take(*split_frame(frame))
@@ -171,6 +189,11 @@ class Stream(asyncio.BufferedProtocol):
             raise ValueError("data that was not asked for")
 
     # The end.
+
+    def eof_received(self) -> None:
+        # By itself the transport would close once all that is unsent has left: with a peer that
+        # reads no more that is never, and the stream would be used until then.
+        self.fail("it closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(f"the connection broke ({exc})" if exc else "it closed the connection")

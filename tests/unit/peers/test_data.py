@@ -48,6 +48,9 @@ class Pipe:
     def abort(self) -> None:
         self.aborted = True
 
+    def get_extra_info(self, name: str) -> None:
+        """There is no socket below."""
+
 
 def stream_on(pipe: Pipe) -> Stream:
     def on_frame(stream: Stream, kind: int, number: int, message: memoryview) -> None:

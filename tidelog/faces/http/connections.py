@@ -22,6 +22,7 @@ from websockets.server import ServerProtocol
 
 from tidelog.faces.http.app import ENDLESS
 from tidelog.faces.http.problems import MEDIA_TYPE, problem_bytes
+from tidelog.host import give_up_on_silence
 
 if TYPE_CHECKING:
     from tidelog.faces.http.server import Server
@@ -147,6 +148,7 @@ class HttpConnection(_Progress, HttpToolsProtocol):
     # What the transport says.
 
     def connection_made(self, transport: Any) -> None:
+        give_up_on_silence(transport)
         if self._server.is_full:
             transport.abort()
         super().connection_made(transport)
