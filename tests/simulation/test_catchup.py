@@ -227,6 +227,23 @@ def test_what_was_deleted_meanwhile_leaves_no_silent_gap(stories):
     assert (done.state, done.began_anew, done.first) == (State.DONE, True, 300)
 
 
+def test_a_replica_begins_anew_inside_of_a_batch(stories):
+    story = stories(3)
+    story.fill(300)
+    story.delete_before(127)
+    story.world.lose_power(story.away)
+    story.world.replace_disk(story.away)
+    story.fill(100)
+
+    story.come_back()
+
+    story.until(lambda: story.is_whole(1, 2, 3))
+    for node in (1, 2, 3):
+        assert (story.replica(node).log.start, story.replica(node).log.end) == (127, 400)
+        assert story.replica(node).log.damaged_at is None
+    story.assert_same(1, 2, 3)
+
+
 def test_another_leader_goes_on_where_the_first_one_was(stories):
     story = stories(4, catchup_bytes_per_second=50_000)
     story.fill(100)

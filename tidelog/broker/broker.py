@@ -617,7 +617,7 @@ class Broker:
         found = self._directory
         # A mark never falls: a damaged log ends before it, and must be found damaged for ever.
         marks = {
-            p.name: max(p.log.synced_end, found.durable_marks.get(p.name, 0)) for p in partitions
+            p.name: max(p.log.promised_end, found.durable_marks.get(p.name, 0)) for p in partitions
         }
         starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
         watermarks = {p.name: min(p.high_watermark, p.log.synced_end) for p in partitions}

@@ -147,8 +147,11 @@ class Replicas:
         is_copy = len(replica.partition.replicas) > 1  # perhaps of a log that was compacted once
         mark = directory.durable_marks.get(name, 0)
         if config.durability == "fsync" and not directory.was_clean:
-            # What was committed was synced here, though a cut since may have lowered the mark.
-            mark = max(mark, directory.watermarks.get(name, 0))
+            # What was committed was synced here, though a cut since may have lowered the mark. Up
+            # to its start a log promises nothing: it may have been begun anew there.
+            watermark = directory.watermarks.get(name, 0)
+            if watermark > directory.log_starts.get(name, 0):
+                mark = max(mark, watermark)
         return open_log(
             self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=mark, start=directory.log_starts.get(name, 0),

@@ -5,6 +5,8 @@ Rule 1: `append`, `roll` and `read` touch memory only. What the files must learn
 Rule 2: start <= synced_end <= written_end <= end. What lies in [written_end, end) is readable from
         the tail alone and is lost if the process dies; nobody was told that it is safe.
 Rule 3: a log that is damaged or full is still readable; `refusal` says why it takes no writes.
+Rule 4: a log may start inside of a batch: the file then begins with that batch, whole, and `start`
+        says which of its records are deleted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -190,7 +192,7 @@ class Log:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_directory_unsynced", "_segment_written", "_steps",
+        "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_segment_written", "_steps",
         "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
         "gone", "producers", "refusal", "segments", "start", "swaps", "synced_end", "tail",
         "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
@@ -224,6 +226,9 @@ class Log:
         if state.damaged_at is not None:
             self.note_damage(state.damaged_at)
         self._budget = budget
+        has_batches = state.damaged_at is not None or any(s.size for s in state.segments)
+        self._empty_at = None if has_batches else state.end
+        """Where the log ended when it was opened, if it had no batch then."""
         self._segment_written = state.segments[-1]
         self._steps: list[Step] = [] if state.created else [Create(state.segments[-1])]
 
@@ -262,10 +267,11 @@ class Log:
 
     def append(self, batch: Bytes, header: BatchHeader, base_offset: Offset, epoch: Epoch) -> None:
         """Take one batch, stamped with `base_offset` and `epoch`, at the end of the log."""
-        assert base_offset >= self.end, "offsets only rise"
         if self.refusal is not None:
             raise StorageError(self.refusal)
         size = PREFIX_BYTES + header.length
+        if base_offset < self.end:
+            self._begin_file_at(base_offset)
         segment = self.segments[-1]
         if segment.size and self._must_roll(segment, header, size, base_offset):
             segment = self.roll()
@@ -293,6 +299,24 @@ class Log:
         self.unsynced_bytes += size
         self._untaken_bytes += size
         self.unwritten_bytes += size
+
+    def may_begin_with(self, header: BatchHeader) -> bool:
+        """Whether a batch that begins before the log's end may be its first.
+
+        It holds the log's start: the records before it are deleted, and the leader's log has them
+        in the same batch.
+        """
+        return self._has_no_batch() and self.end <= header.last_offset
+
+    def _has_no_batch(self) -> bool:
+        return len(self.segments) == 1 and self.active.base == self.start == self.end
+
+    def _begin_file_at(self, base_offset: Offset) -> None:
+        """Let the file of a log without batches begin at `base_offset`, below the log's start."""
+        assert self._has_no_batch(), "offsets only rise"
+        empty, segment = self.active, Segment(self.directory, base_offset)
+        self.segments = [segment]
+        self._steps = [Create(segment, instead_of=empty)]
 
     def _must_roll(
         self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset
@@ -384,6 +408,14 @@ class Log:
     def is_synced(self) -> bool:
         """Whether all that is written is durable, the names of its files too."""
         return self.synced_end == self.written_end and not self._directory_unsynced
+
+    @property
+    def promised_end(self) -> Offset:
+        """What a start must find on this disk: nothing, if the log began without any batch.
+
+        What such a log is said to hold, below its start, is deleted.
+        """
+        return 0 if self.synced_end == self._empty_at else self.synced_end
 
     def begin_sync(self) -> tuple[list[File | Path], Offset]:
         """What may not be durable yet, and the end that a sync of it now reaches.

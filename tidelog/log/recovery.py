@@ -9,9 +9,11 @@ Rule 3: bytes past the durable mark that do not check out are a torn tail and ar
 Rule 4: what the log knows of producers and transactions is the latest snapshot and a fold of the
         batches behind it; from further back where files beside the segments are lost, or where a
         transaction has ended that may not be decided yet.
-Rule 5: before an end is reported, everything past the durable mark is written again and synced. A
+Rule 5: a log that was begun at an offset never starts below it. If its files end before it, they
+        hold deleted records alone and are removed; the log is empty, at its start.
+Rule 6: before an end is reported, everything past the durable mark is written again and synced. A
         sync that failed before the crash may have left pages that look clean and are not.
-Rule 6: what was scanned contradicts a file beside it. The epoch checkpoint and the producers'
+Rule 7: what was scanned contradicts a file beside it. The epoch checkpoint and the producers'
         snapshots may be those of a tail that was lost: what they say past the log is put right on
         the disk before the log is handed out, since the log may grow past it again.
 """
@@ -24,6 +26,7 @@ from typing import Final
 from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
 from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged
 from tidelog.log.epoch_recovery import load_epochs
+from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from tidelog.log.log import Log, LogState
@@ -79,10 +82,7 @@ def open_log(
             disk.remove(directory / name)
     bases = _offsets_in(names, LOG_SUFFIX)
     if not bases:
-        state = LogState(
-            segments=[Segment(directory, start)], epochs=EpochHistory(),
-            producers=ProducerStates(), start=start, end=start, created=False,
-        )  # fmt: skip
+        state = _without_batches(directory, start)
         if start < durable_mark:
             _refuse(disk, state, durable_mark)
         else:
@@ -107,11 +107,35 @@ def open_log(
         if active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
-    state.start = min(state.start, state.end)
+    if state.end < start:
+        _log.warning("%s: its files end at %d, before its start", directory.name, state.end)
+        return _emptied(disk, directory, names, start, state.discarded_bytes)
     if state.damaged_at is None:
         names = _remove_strays(disk, directory, names, state)
     load_epochs(disk, directory, state)
     _load_transactions(disk, directory, state, names, watermark)
+    return state
+
+
+def _without_batches(directory: Path, start: Offset, discarded_bytes: int = 0) -> LogState:
+    """A log without batches, or a file for them."""
+    return LogState(
+        segments=[Segment(directory, start)], epochs=EpochHistory(), producers=ProducerStates(),
+        start=start, end=start, created=False, discarded_bytes=discarded_bytes,
+    )  # fmt: skip
+
+
+def _emptied(
+    disk: Disk, directory: Path, names: Sequence[str], start: Offset, discarded_bytes: int
+) -> LogState:
+    """Remove a log's files, from back to front, so that a crash leaves no gap in it."""
+    for base in reversed(_offsets_in(names, LOG_SUFFIX)):
+        disk.remove(directory / (file_stem(base) + LOG_SUFFIX))
+        disk.sync_directory(directory)
+    disk.remove(directory / EPOCHS_FILE_NAME)
+    disk.sync_directory(directory)
+    state = _without_batches(directory, start, discarded_bytes)
+    _remove_strays(disk, directory, names, state)
     return state
 
 

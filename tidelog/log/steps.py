@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tidelog.host import Bytes, Disk, Path, replace_file
-from tidelog.log.segment import Segment
+from tidelog.log.segment import SUFFIXES, Segment
 from tidelog.model import Offset
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -25,6 +25,8 @@ class Create:
     """
 
     segment: Segment
+    instead_of: Segment | None = None
+    """A segment without batches, whose files go first: the new one covers its offsets."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ def perform(
                 case Create():
                     if check is not None:
                         check()
+                    if step.instead_of is not None:
+                        _remove(disk, step.instead_of)
                     file = disk.open(step.segment.path(), create=True)
                     file.truncate(0)  # of a crash before this segment's first sync
                     step.segment.file = file
@@ -120,6 +124,13 @@ def perform(
                 return DiskFull(end, error)
             raise
     return Written(end)
+
+
+def _remove(disk: Disk, segment: Segment) -> None:
+    """Remove the files of a segment without batches, durably."""
+    for suffix in SUFFIXES:
+        disk.remove(segment.path(suffix))
+    disk.sync_directory(segment.directory)
 
 
 def _write(disk: Disk, step: Write) -> None:

@@ -500,7 +500,11 @@ class Partition:
             if header.last_offset < log.end:
                 continue  # the first batch may begin before the offset that was asked for
             # Neither is under the checksum.
-            is_next = header.base_offset == log.end or (has_gaps and header.base_offset > log.end)
+            is_next = (
+                header.base_offset == log.end
+                or (has_gaps and header.base_offset > log.end)
+                or (header.base_offset < log.end and log.may_begin_with(header))
+            )
             if not is_next or not log.epochs.latest <= header.leader_epoch <= follower.epoch:
                 raise CorruptMessage(
                     f"{self.name}: a batch of {header.base_offset}..{header.last_offset} in epoch "

@@ -131,8 +131,8 @@ class Mending:
         try:
             async with partition.files, self.changing:
                 await self._settle()
-                start, synced_end = partition.log.start, partition.log.synced_end
-                state = await self._host.offload.run(lambda: self._open(start, synced_end))
+                start, promised_end = partition.log.start, partition.log.promised_end
+                state = await self._host.offload.run(lambda: self._open(start, promised_end))
                 self._reopening = None
                 partition.take_log(self._log(state))
         except Exception as error:

@@ -92,6 +92,44 @@ def test_a_log_begun_anew_is_empty_and_begins_where_the_leader_does():
     follow(story)
 
 
+def test_a_log_begun_anew_inside_of_a_batch_takes_that_batch():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        batch = stage.batch(10)
+        stamp(batch, 0, 3)
+        await finish(partition.mending.begin_anew(5, stage.note), stage.hands)
+
+        partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
+        await stage.settle()
+
+        assert (partition.log.start, partition.held_end, partition.log.end) == (5, 10, 10)
+
+    follow(story)
+
+
+def test_a_full_disk_leaves_a_log_begun_inside_of_a_batch_empty():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        batch = stage.batch(10)
+        stamp(batch, 0, 3)
+        await finish(partition.mending.begin_anew(5, stage.note), stage.hands)
+        stage.squeeze(0)
+
+        partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
+        await finish(partition._rounds.written(), stage.hands)
+        await finish(partition.mending.quiet(), stage.hands)
+
+        assert (partition.log.start, partition.log.end) == (5, 5)
+        assert partition.log.damaged_at is None
+        stage.squeeze(10**9)
+        partition.retry_full_disk(10**9)
+        partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
+        await stage.settle()
+        assert (partition.log.start, partition.held_end) == (5, 10)
+
+    follow(story)
+
+
 def test_nothing_is_appended_while_a_log_is_cut():
     async def story(stage: Follower) -> None:
         partition = stage.partition
