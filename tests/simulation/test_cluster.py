@@ -1,5 +1,6 @@
 """Three nodes that keep one metadata log, told as stories."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -8,6 +9,8 @@ import pytest
 
 from tidelog.client.admin import AdminClient
 from tidelog.cluster import member
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import NodeConfigChanged, ProducerIdsGranted
 from tidelog.errors import BrokerError
 from tidelog.faces.node import Node
 from tidelog.host import Host, Path
@@ -434,3 +437,32 @@ def test_a_leader_that_slept_is_not_blamed_for_what_one_with_a_damaged_disk_deci
 
             world.resume(old)
             world.run_until(partial(knows, world, old, "meanwhile"), SECONDS_MAX)
+
+
+def test_a_distant_node_s_change_is_decided_though_others_commit_all_the_time(world):
+    """Its proposal reaches the controller a few commits late, each time."""
+    leader = controller(world)
+    assert leader is not None
+    distant = next(node for node in (1, 2, 3) if node != leader)
+    for source, target in ((leader, distant), (distant, leader)):
+        world.clog(source, target, delay_seconds=0.2, seconds=SECONDS_MAX)
+    metadata = world.node(leader).broker.metadata
+
+    async def grant_always() -> None:
+        while True:
+            await metadata.change(
+                lambda image: ProducerIdsGranted(node=leader, end=image.producer_ids_end + 1)
+            )
+            await asyncio.sleep(0.01)
+
+    decided = []
+
+    def decide(image: ClusterImage) -> NodeConfigChanged:
+        decided.append(image.producer_ids_end)
+        return NodeConfigChanged(node=distant, config={"log.retention.ms": "5"})
+
+    world.client("busy").spawn(grant_always())
+    world.do(world.node(distant).broker.metadata.change(decide))
+
+    assert len(decided) <= 2
+    assert metadata.image.producer_ids_end > decided[-1]

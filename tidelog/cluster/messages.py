@@ -35,7 +35,10 @@ class IAm(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Proposal(Message, frozen=True, kw_only=True, tag=True):
-    """Commit these records, if nothing was committed since `based_on`. None: has anything been?"""
+    """Commit these records, if nothing that they depend on has changed since `based_on`.
+
+    No records: has anything been committed since?
+    """
 
     based_on: Offset
     records: list[MetadataRecord]

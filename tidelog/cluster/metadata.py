@@ -1,21 +1,25 @@
 """The cluster's metadata on this node: the image, and how anybody here changes it.
 
 Rule 1: a record is applied once it is committed, never before; a restart sees the same.
-Rule 2: whoever wants a change decides it on the image that it has, and says on which. The active
-        controller takes the decision only if nothing has changed since: then it is as good as its
-        own. Otherwise the other catches up and decides again.
-Rule 3: a refusal counts only if the image it was decided on was the newest.
+Rule 2: a node that wants a change decides it on the image that it has, and says on which. The
+        active controller takes the decision only if nothing that it looked at has changed since
+        (`controller.conflicts`): then it is as good as its own. Otherwise the other node catches
+        up and decides again.
+Rule 3: a refusal, or a decision that changes nothing, counts only if it was made on an image that
+        holds everything that was committed before the change was asked for.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.messages import Proposal, ProposalAnswer, ProposalFate
 from tidelog.cluster.quorum import Quorum
 from tidelog.cluster.quorum_log import Entry
+from tidelog.controller.conflicts import RecentCommits
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, NotController, RequestTimedOut, StorageError
@@ -34,6 +38,14 @@ _ASK_SECONDS_MAX: Final = 5.0
 Change = TypeVar("Change", bound="MetadataRecord | Sequence[MetadataRecord]")
 
 
+@dataclass(slots=True)
+class _Asked:
+    """One change that somebody wants, over all tries."""
+
+    newest: float = float("inf")
+    """All that was committed before it was asked for lies below, as the controller has said."""
+
+
 class Metadata:
     """The image as far as this node knows it, and the way to change it.
 
@@ -48,6 +60,7 @@ class Metadata:
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Sequence[MetadataRecord]], None]] = []
         self._asking: tuple[NodeId, asyncio.Task[ProposalAnswer]] | None = None
+        self._recent = RecentCommits()
         self.replies_lost = 0
         """How often a proposal was sent and nothing heard of it: it may take effect, or not."""
         self._quorum: Quorum
@@ -71,12 +84,14 @@ class Metadata:
         for record in entry.records:
             self.image.apply(record)
         self.applied = entry.end
+        self._recent.add(entry.records, entry.end)
         self._tell(entry.records)
 
     def begin_from(self, image: ClusterImage, applied: Offset) -> None:
         """Go on from a snapshot."""
         self.image = image
         self.applied = applied
+        self._recent = RecentCommits(applied)
         self._tell(())
 
     def _tell(self, records: Sequence[MetadataRecord]) -> None:
@@ -107,8 +122,9 @@ class Metadata:
         try:
             async with asyncio.timeout(CHANGE_SECONDS_MAX):
                 async with self._one_at_a_time:
+                    asked = _Asked()
                     while True:
-                        decided = await self._try(decide)
+                        decided = await self._try(decide, asked)
                         if decided is not None:
                             return decided
         except TimeoutError:
@@ -116,7 +132,9 @@ class Metadata:
                 "the quorum did not decide in time; are most of its nodes running?"
             ) from None
 
-    async def _try(self, decide: Callable[[ClusterImage], Change]) -> Change | None:
+    async def _try(
+        self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
+    ) -> Change | None:
         if self._quorum.refusal is not None and self._quorum.raft.leader in (None, self._me):
             raise StorageError(self._quorum.refusal)
         if self._quorum.leads:
@@ -131,14 +149,14 @@ class Metadata:
         if leader is None or leader == self._me:
             await asyncio.sleep(_RETRY_SECONDS)
             return None
-        return await self._try_there(leader, decide)
+        return await self._try_there(leader, decide, asked)
 
     @property
     def _me(self) -> NodeId:
         return self._quorum.me.key.id
 
     async def _try_there(
-        self, leader: NodeId, decide: Callable[[ClusterImage], Change]
+        self, leader: NodeId, decide: Callable[[ClusterImage], Change], asked: "_Asked"
     ) -> Change | None:
         decided: Change | None = None
         refusal: BrokerError | None = None
@@ -148,6 +166,10 @@ class Metadata:
         except BrokerError as error:
             refusal = error
         records = _records(decided) if decided is not None else []
+        if not records and based_on >= asked.newest:
+            if refusal is not None:
+                raise refusal
+            return decided
         try:
             answer = await self._ask(leader, Proposal(based_on=based_on, records=records))
         except (PeerUnreachable, PeerRefused) as error:
@@ -161,6 +183,7 @@ class Metadata:
             await self.reached(answer.offset)
             return decided
         if answer.fate == ProposalFate.STALE:
+            asked.newest = min(asked.newest, answer.offset)
             await self.reached(answer.offset)
         else:
             self.replies_lost += 1  # it may have lost the lead after it had begun
@@ -213,7 +236,8 @@ class Metadata:
             place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
             return
         async with self._one_at_a_time:
-            if proposal.based_on != self.applied:
+            is_ahead = proposal.based_on > self.applied
+            if is_ahead or not self._recent.stands(proposal.records, proposal.based_on):
                 place.send(ProposalAnswer(fate=ProposalFate.STALE, offset=self.applied))
                 return
             try:
