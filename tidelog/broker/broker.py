@@ -486,8 +486,12 @@ class Broker:
         if partition.log.damaged_at is not None:
             await self._leave_sets(partition)
 
+        def lower(mark: Offset) -> None:
+            self.cleaner.unnote(name)
+            directory.lower_mark(name, mark)
+
         def note(start: Offset) -> None:
-            directory.lower_mark(name, 0)
+            lower(0)
             directory.raise_start(name, start)
 
         async with partition.files, directory.noting:
@@ -495,7 +499,6 @@ class Broker:
                 return
             try:
                 if isinstance(change, Cut):
-                    lower = partial(directory.lower_mark, name)
                     await partition.mending.cut(change.end, lower)
                 else:
                     await partition.mending.begin_anew(change.start, note)

@@ -16,7 +16,8 @@ A log is divided by offsets, as Kafka's is:
 
 `cleaner-offset-checkpoint` keeps the first dirty offsets. One that is lost or lies too low costs a
 longer pass, nothing else. One that lies too high, as that of a deleted topic does for a new one of
-its name, brings deleted keys back: what it calls clean is not, and loses tombstones before values.
+its name, or that of a log before it was cut, brings deleted keys back: what it calls clean is not,
+and loses tombstones before values.
 """
 
 import asyncio
@@ -194,6 +195,17 @@ class Cleaner:
         """The partition is deleted; another may come to bear its name."""
         self._first_dirty.pop(name, None)
         self.uncleanable.pop(name, None)
+
+    def unnote(self, name: TopicPartition) -> None:
+        """Forget, durably, how far a log was cleaned that is about to be cut.
+
+        It may grow past that offset again, and what lies below would be taken for clean. Blocks on
+        the disk; only while the directory's `noting` is held.
+        """
+        if name in self._noted:
+            left = {other: at for other, at in self._noted.items() if other != name}
+            self._directory.write_checkpoint(FIRST_DIRTY, left)
+            self._noted = left
 
     def first_dirty(self, name: TopicPartition) -> Offset | None:
         """From where on the log has not been cleaned; None if that is not known."""

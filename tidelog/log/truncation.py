@@ -5,6 +5,8 @@ Rule 1: the end goes from back to front: wherever a crash comes, what is left is
 Rule 2: whoever cuts has lowered the durable mark before, durably; otherwise the next start would
         take the cut for damage.
 Rule 3: performed in a disk's thread, while nothing writes to the log; afterwards it is opened anew.
+Rule 4: a swap that was decided is finished first. The next start would finish it, and bring back
+        what the cut has removed.
 """
 
 from tidelog.host import Disk, Path, replace_file
@@ -19,11 +21,13 @@ from tidelog.log.segment import (
     file_stem,
     find_batch,
 )
+from tidelog.log.swap import complete_swaps
 from tidelog.model import Offset
 
 
 def cut_end(disk: Disk, directory: Path, end: Offset, epochs: EpochHistory) -> None:
     """Remove every batch that reaches past `end`, and note `epochs`, which end there."""
+    complete_swaps(disk, directory)
     bases = _offsets(disk, directory, LOG_SUFFIX)
     for base in reversed(bases):
         if base < end:

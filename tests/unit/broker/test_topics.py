@@ -7,10 +7,12 @@ from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.broker.broker import deleted_topics
 from tidelog.controller.records import BrokerRegistered, TopicCreated, TopicDeleted
-from tidelog.errors import UnknownTopicOrPartition
+from tidelog.errors import NotLeader, UnknownTopicOrPartition
 from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.model import Endpoint, TopicPartition
+from tidelog.partition.follower import BeginAnew, Cut
+from tidelog.records import Record, encode_batch
 from tidelog.simulation.host import simulated_host
 from tidelog.wire.apis import APIS, Api
 
@@ -349,6 +351,36 @@ def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
     machine.live(second)
 
     assert directories(machine) == ["__cluster_metadata-0", "lost-0", "t-0"]
+
+
+@pytest.mark.parametrize("change", [Cut(2), BeginAnew(9)])
+def test_nothing_counts_as_compacted_any_more_when_a_log_is_cut_and_the_power_fails(change):
+    """It may grow past what was clean before the next start."""
+    machine = Machine()
+    name = TopicPartition("t", 0)
+
+    async def first(node):
+        await node.create("t", cleanup_policy="compact")
+        records = [Record(key=b"k", value=b"v", timestamp_ms=1000)] * 5
+        await node.produce("t", encode_batch(records))
+
+    async def second(node):
+        broker = node.broker
+        assert broker.cleaner.first_dirty(name) == 4
+        partition = broker.partition("t", 0)
+        partition.resign(NotLeader(leader=2))
+        partition.follow(9, 2)
+        await broker._change_log(partition, partition.follower, change)
+        machine.disk.crash()
+
+    async def third(node):
+        assert node.broker.cleaner.first_dirty(name) is None
+
+    machine.live(first)
+    found = DataDirectory(simulated_host(0, machine.disk), Path(machine.config.data))
+    found.write_checkpoint(FIRST_DIRTY, {name: 4})
+    machine.live(second, killed=True)
+    machine.live(third)
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -348,6 +348,26 @@ def test_deleted_partition_leaves_nothing_to_its_namesake():
     assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n0\n"
 
 
+def test_what_was_clean_before_a_cut_is_forgotten_durably():
+    log = dirty_log()
+    node = Node(log)
+    asyncio.run(node.clean())
+
+    node.cleaner.unnote(NAME)
+
+    log.disk.crash()
+    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n0\n"
+
+
+def test_a_log_that_was_never_cleaned_is_cut_without_a_note():
+    log = dirty_log()
+    node = Node(log, first_dirty={TopicPartition("other", 0): 3})
+
+    node.cleaner.unnote(NAME)
+
+    assert not log.disk.exists(ROOT / FIRST_DIRTY)
+
+
 def test_partition_deleted_during_its_last_swap_leaves_nothing_to_its_namesake():
     log = dirty_log()
     node = Node(log)

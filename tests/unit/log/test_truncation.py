@@ -3,8 +3,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.compaction import DIRECTORY as COMPACTED
+from tests.support.compaction import CompactedLog, compacted, new_log, record
 from tests.unit.log.logs import DIRECTORY, Rig, new_disk
 from tidelog.log.epochs import EpochHistory
+from tidelog.log.recovery import open_log
+from tidelog.log.segment import walk
+from tidelog.log.swap import commit_swap
 from tidelog.log.truncation import cut_end, remove_all
 from tidelog.records import read_header
 from tidelog.simulation.disk import SimulatedCrash
@@ -99,3 +104,38 @@ def test_a_crash_at_any_moment_leaves_the_log_whole_up_to_some_batch(block):
         assert found == stored[: len(found)], f"seed {seed}"
         assert len(found) >= kept, f"seed {seed}"
         assert again.log.epochs.latest == (read_header(found[-1]).leader_epoch if found else -1)
+
+
+def decided(log: CompactedLog) -> None:
+    """Compact all that is sealed as far as the decision; a full disk kept the rest from it."""
+    work = log.compaction()
+    for _ in work.map_keys():
+        pass
+    (group,) = work.groups()
+    cleaned = log.write(work, group)
+    assert cleaned is not None
+    commit_swap(log.disk, COMPACTED, cleaned.segment.base)
+
+
+@pytest.mark.parametrize("end", [0, 1, 3, 4, 5])
+def test_a_swap_that_was_decided_brings_nothing_back_that_was_cut(end):
+    log = new_log(topic=compacted(segment_bytes=100_000))
+    for at in range(6):
+        log.append(record(f"{at % 4}", f"{at}"))
+        log.roll()
+    decided(log)
+
+    cut_end(log.disk, COMPACTED, end, EpochHistory())
+
+    state = open_log(
+        log.disk, COMPACTED, clean=False, durable_mark=0, start=0, index_interval_bytes=200,
+        has_gaps=True,
+    )  # fmt: skip
+    batches = [
+        header.base_offset
+        for segment in state.segments
+        if state.created
+        for header, _ in walk(segment.open(log.disk), 0, segment.size)
+    ]
+    assert batches == [at for at in (2, 3, 4, 5) if at < end]
+    assert not [name for name in log.names() if name.endswith(".swap")]
