@@ -57,7 +57,7 @@ from tidelog.log.directory import DataDirectory, Identity
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.recovery import find_damage
-from tidelog.log.retention import load_ages, new_start
+from tidelog.log.retention import has_deleted_segments, load_ages, new_start
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import (
     INDEX_SUFFIX,
@@ -653,6 +653,9 @@ class Broker:
                 seconds=min(expiration_ms / 1000, _SILENT_SECONDS),
             )  # fmt: skip
             log.producers.expire_once(now_ms - window_ms, now=now, seconds=window_ms / 1000)
+            if has_deleted_segments(log) and self.replicas.holds(partition):
+                await self._delete_below(partition, log.start)
+                log = partition.log
             if not partition.leads():
                 continue  # a follower's log begins where its leader's does
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
@@ -670,12 +673,15 @@ class Broker:
                 _log.info(
                     "%s: retention moves the start from %d to %d", partition.name, log.start, start
                 )
-                try:
-                    await self.advance_start(partition, start)
-                except UnknownTopicOrPartition:
-                    continue  # deleted while this waited its turn
-                except StorageError as error:
-                    _log.warning("%s: what is too old is not all gone: %s", partition.name, error)
+                await self._delete_below(partition, start)
+
+    async def _delete_below(self, partition: Partition, start: Offset) -> None:
+        try:
+            await self.advance_start(partition, start)
+        except UnknownTopicOrPartition:
+            return  # deleted while this waited its turn
+        except StorageError as error:
+            _log.warning("%s: what is too old is not all gone: %s", partition.name, error)
 
     async def _compact(self) -> None:
         """Compaction, until no log is due."""

@@ -2,6 +2,9 @@
 
 Rule 1: a segment goes only as a whole, only from the start, and never past the watermark.
 Rule 2: 'any' needs one limit passed; 'hybrid' needs the segment past both the age and the count.
+Rule 3: a segment whose batches have no time is as old as the next one that has: clients may send
+        none, and a restored hole has none. A log without any time loses nothing by its age.
+Rule 4: a segment wholly below the log's start holds deleted records alone, and goes at once.
 """
 
 from collections.abc import Sequence
@@ -25,8 +28,10 @@ def load_ages(disk: Disk, segments: list[Segment]) -> None:
     """Read the greatest times of sealed segments that are not known yet. Blocks on the disk."""
     for segment in segments:
         if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
+            if segment.is_timeless:
+                continue
             segment.load_max_timestamp(disk)
-            if not disk.exists(segment.path(TIME_INDEX_SUFFIX)):
+            if segment.max_timestamp_ms == NO_TIMESTAMP:
                 _scan_age(disk, segment)
 
 
@@ -40,6 +45,23 @@ def _scan_age(disk: Disk, segment: Segment) -> None:
         if header.max_timestamp > segment.max_timestamp_ms:
             segment.max_timestamp_ms = header.max_timestamp
             segment.max_timestamp_offset = header.last_offset
+    segment.is_timeless = segment.max_timestamp_ms == NO_TIMESTAMP
+
+
+def has_deleted_segments(log: Log) -> bool:
+    """Whether the log has segments wholly below its start."""
+    return len(log.segments) > 1 and log.segments[1].base <= log.start
+
+
+def _times(log: Log) -> Sequence[int]:
+    """The greatest time of each segment, or of the next one if its batches have none."""
+    times: list[int] = []
+    for segment in reversed(log.segments):
+        time_ms = segment.max_timestamp_ms
+        if time_ms == NO_TIMESTAMP and segment.is_timeless and times:
+            time_ms = times[-1]
+        times.append(time_ms)
+    return times[::-1]
 
 
 def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> Offset:
@@ -50,14 +72,15 @@ def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> 
     segments = log.segments
     size = log.size
     start = log.start
+    times = _times(log)
     for at, segment in enumerate(segments):
         following = segments[at + 1].base if at + 1 < len(segments) else log.end
         if following > watermark or following <= segment.base:
             break
         too_old = (
             config.retention_ms >= 0
-            and segment.max_timestamp_ms != NO_TIMESTAMP
-            and now_ms - segment.max_timestamp_ms > config.retention_ms
+            and times[at] != NO_TIMESTAMP
+            and now_ms - times[at] > config.retention_ms
         )
         # A whole segment is above the count or the size when what follows it still reaches it.
         # Only committed records count: the others may yet be lost.
@@ -69,6 +92,7 @@ def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> 
             goes = (too_old and too_many) or too_big
         else:
             goes = too_old or too_many or too_big
+        goes = goes or following <= log.start
         is_active = at + 1 == len(segments)
         if not goes or (is_active and not too_old):
             break

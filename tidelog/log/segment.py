@@ -51,7 +51,7 @@ class Segment:
     """
 
     __slots__ = (
-        "_bytes_since_index", "base", "directory", "file", "first_timestamp_ms",
+        "_bytes_since_index", "base", "directory", "file", "first_timestamp_ms", "is_timeless",
         "max_timestamp_ms", "max_timestamp_offset", "offsets", "replaced_by", "size", "times",
     )  # fmt: skip
 
@@ -65,6 +65,8 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base
+        self.is_timeless = False
+        """Whether its batches were looked at, once it was sealed, and none has a time."""
         self.replaced_by: Segment | None = None
         self._bytes_since_index = 0
 

@@ -1,6 +1,7 @@
 import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
+from tidelog.errors import NotLeader
 from tidelog.records import Codec, Record, encode_batch
 from tidelog.wire.apis import APIS, Api
 
@@ -241,3 +242,27 @@ def test_what_is_kept_for_its_keys_is_not_deleted_by_offset(topic, policy, code)
         assert (await delete_before(node, -1, topic=topic)).error_code == code
 
     on_a_node(story, offsets_topic_num_partitions=1)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_files_of_deleted_records_go_once_another_segment_has_begun(leads):
+    """However young they are, and wherever the leader is."""
+
+    async def story(node):
+        await node.create("t", segment_bytes="200", retention_ms="-1")
+        await node.produce("t", batch_of(b"v" * 100))
+        assert (await delete_before(node, -1)).low_watermark == 1
+        partition = node.broker.partition("t", 0)
+        path = partition.log.segments[0].path()
+        await node.produce("t", batch_of(b"v" * 100))
+        assert node.broker.host.disk.exists(path), "it took more records until now"
+        if not leads:
+            partition.resign(NotLeader(leader=2))
+            partition.follow(9, 2)
+
+        await node.broker._delete_old()
+
+        assert not node.broker.host.disk.exists(path)
+        assert partition.log.start == 1
+
+    on_a_node(story)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.log.logs import DIRECTORY, Rig, make_batch, new_disk
 from tidelog.log.log import Log
-from tidelog.log.retention import load_ages, new_start, remove_segments
+from tidelog.log.retention import has_deleted_segments, load_ages, new_start, remove_segments
 from tidelog.simulation.disk import SimulatedCrash
 
 SIZE = len(make_batch(2))
@@ -136,6 +136,69 @@ def test_a_segment_without_its_time_index_is_still_retired():
     load_ages(rig.disk, rig.log.segments)
 
     assert start_of(rig.log, retention_ms=5000, now_ms=7001) == 12
+
+
+def test_a_time_index_without_entries_is_not_believed():
+    rig = filled().reopened()
+    rig.disk.open(DIRECTORY / "00000000000000000004.timeindex").truncate(0)
+
+    load_ages(rig.disk, rig.log.segments)
+
+    assert start_of(rig.log, retention_ms=5000, now_ms=6001) == 8
+
+
+def with_times(*times_ms: int) -> Rig:
+    """A segment for each time."""
+    rig = Rig(segment_bytes=SIZE)
+    for time_ms in times_ms:
+        rig.store(2, time_ms=time_ms)
+    return rig
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("times_ms", "start"),
+    [
+        ((-1, 10_000, 99_000), 4),
+        ((10_000, -1, 10_000, 99_000), 6),
+        ((10_000, -1, 99_000, 10_000, 99_000), 2),
+        ((-1, -1, 10_000, -1), 6),
+        ((-1, 99_000), 0),
+        ((-1, -1, -1), 0),
+    ],
+)
+def test_a_segment_without_times_is_as_old_as_the_next_that_has_one(times_ms, start, restarts):
+    rig = with_times(*times_ms)
+    rig = rig.reopened() if restarts else rig
+
+    load_ages(rig.disk, rig.log.segments[:-1])
+
+    assert start_of(rig.log, retention_ms=5000) == start
+
+
+def test_the_batches_of_a_segment_without_times_are_looked_at_once():
+    rig = with_times(-1, 99_000).reopened()
+    load_ages(rig.disk, rig.log.segments[:-1])
+    before = rig.disk.counts["read"]
+
+    load_ages(rig.disk, rig.log.segments[:-1])
+
+    assert rig.disk.counts["read"] == before
+
+
+def test_what_lies_wholly_below_the_start_goes_whatever_its_age():
+    rig = Rig(segment_bytes=2 * SIZE, retention_ms=5000)
+    rig.store(2, time_ms=NOW_MS)
+    rig.store(2, time_ms=NOW_MS)
+    rig.log.advance_start(4)
+    assert not has_deleted_segments(rig.log), "the only segment takes more records"
+    for _ in range(4):
+        rig.store(2, time_ms=10_000)
+    rig.store(2, time_ms=NOW_MS)
+
+    assert has_deleted_segments(rig.log)
+    assert start_of(rig.log, retention_ms=5000) == 12
+    assert [segment.base for segment in rig.log.advance_start(4)] == [0]
 
 
 @pytest.mark.parametrize("seed", range(10))
