@@ -1,13 +1,18 @@
 """Offsets by time. Blocks on the disk: call it from the disk's threads.
 
-Rule: only this search and the tools unpack records; the time of a single record is nowhere else.
+Rule 1: only this search and the tools unpack records; the time of a single record is nowhere else.
+Rule 2: a producer may write anything into a batch, and no broker looks. A header's time is a claim:
+        one that no record bears out counts for nothing.
+Rule 3: a batch that cannot be unpacked is taken for one record, its first, with the header's time.
+        So a reader who begins there misses nothing. It is the newest only if no other can be read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from tidelog.errors import CorruptMessage
 from tidelog.host import Disk
 from tidelog.log.log import Log
 from tidelog.log.segment import Segment, read_settled, walk
@@ -18,6 +23,8 @@ _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 _UNPACKED_TIMES_MAX: Final = 16
 """What a batch may grow to when it is unpacked: so much, or so many times its size. Producers
 limit a batch before they compress it, so an honest one is far smaller."""
+_CLAIMS_MAX: Final = 256
+"""Batches that may hold the newest record: remembered so long before one is unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,19 @@ class Found:
     offset: Offset
     timestamp_ms: int
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest record so far, and the first batch that cannot be unpacked."""
+
+    found: Found | None = None
+    unreadable: Found | None = None
+
+    def is_beaten_by(self, time_ms: int, offset: Offset) -> bool:
+        """Whether a record of that time is newer, or as new and earlier in the log."""
+        best = self.found
+        return best is None or (time_ms, -offset) > (best.timestamp_ms, -best.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +81,48 @@ class TimeSearch:
 
     def newest(self, disk: Disk) -> Found | None:
         """The first of the records with the greatest time."""
-        best: Found | None = None
-        for segment in self.segments:
-            best = read_settled(segment, partial(self._newest_in, disk, best)) or best
+        best = _Newest()
+        claims = [
+            (-read_settled(segment, partial(self._newest, disk)), segment.base, segment)
+            for segment in self.segments
+        ]
+        for claim, _, segment in sorted(claims, key=lambda each: each[:2]):
+            if best.is_beaten_by(-claim, segment.base):
+                best = read_settled(segment, partial(self._newest_in, disk, best))
+        return best.found or best.unreadable
+
+    def _newest_in(self, disk: Disk, best: "_Newest", segment: Segment) -> "_Newest":
+        """`best`, or what is better of a segment.
+
+        Claims are remembered, and the greatest is looked into when there are many: if it is true,
+        most others are settled with it. So one batch is unpacked for many, and for each lie.
+        """
+        claims: list[tuple[BatchHeader, int]] = []
+        for header, position in self._batches(disk, segment, segment.base):
+            if best.is_beaten_by(header.max_timestamp, header.base_offset):
+                claims.append((header, position))
+                if len(claims) >= _CLAIMS_MAX:
+                    best, claims = self._settle(disk, segment, best, claims)
+        while claims:
+            best, claims = self._settle(disk, segment, best, claims)
         return best
 
-    def _newest_in(self, disk: Disk, above: Found | None, segment: Segment) -> Found | None:
-        """The first of a segment's newest records, if they are newer than `above`."""
-        best: tuple[BatchHeader, int] | None = None
-        best_ms = above.timestamp_ms if above is not None else NO_TIMESTAMP - 1
-        if self._newest(disk, segment) <= best_ms:
-            return None
-        for header, position in self._batches(disk, segment, segment.base):
-            time_ms = header.max_timestamp
-            if time_ms <= best_ms:
-                continue
-            if header.base_offset < self.start or header.next_offset > self.limit:
-                # Its newest record may not count; only such a batch must be looked into.
-                times = self._times(disk, segment, header, position)
-                time_ms = max((t for _, t in times), default=NO_TIMESTAMP)
-            if time_ms > best_ms:
-                best, best_ms = (header, position), time_ms
-        return None if best is None else self._in_batch(disk, segment, *best, best_ms)
+    def _settle(
+        self, disk: Disk, segment: Segment, best: "_Newest", claims: list[tuple[BatchHeader, int]]
+    ) -> tuple["_Newest", list[tuple[BatchHeader, int]]]:
+        """Look into the batch with the greatest claim; what is left of the others."""
+        at = max(range(len(claims)), key=lambda each: claims[each][0].max_timestamp)
+        header, position = claims[at]
+        try:
+            times = self._times(disk, segment, header, position)
+            greatest = max(((time_ms, -offset) for offset, time_ms in times), default=None)
+        except CorruptMessage:
+            best = replace(best, unreadable=best.unreadable or self._as_one(header))
+        else:
+            if greatest is not None and best.is_beaten_by(greatest[0], -greatest[1]):
+                best = replace(best, found=Found(-greatest[1], greatest[0], header.leader_epoch))
+        left = [*claims[:at], *claims[at + 1 :]]
+        return best, [c for c in left if best.is_beaten_by(c[0].max_timestamp, c[0].base_offset)]
 
     def _newest(self, disk: Disk, segment: Segment) -> int:
         if segment.times is None and segment.max_timestamp_ms == NO_TIMESTAMP:
@@ -108,10 +148,18 @@ class TimeSearch:
     def _in_batch(
         self, disk: Disk, segment: Segment, header: BatchHeader, position: int, timestamp_ms: int
     ) -> Found | None:
-        for offset, time_ms in self._times(disk, segment, header, position):
-            if time_ms >= timestamp_ms:
-                return Found(offset, time_ms, header.leader_epoch)
+        try:
+            for offset, time_ms in self._times(disk, segment, header, position):
+                if time_ms >= timestamp_ms:
+                    return Found(offset, time_ms, header.leader_epoch)
+        except CorruptMessage:
+            return self._as_one(header)
         return None
+
+    def _as_one(self, header: BatchHeader) -> Found:
+        """What is known of a batch that cannot be unpacked."""
+        offset = max(header.base_offset, self.start)
+        return Found(offset, header.max_timestamp, header.leader_epoch)
 
     def _times(
         self, disk: Disk, segment: Segment, header: BatchHeader, position: int

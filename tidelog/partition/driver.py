@@ -15,10 +15,7 @@ from tidelog.errors import (
     BrokerError,
     CorruptMessage,
     FencedLeaderEpoch,
-    InvalidRecord,
-    InvalidTimestamp,
     InvalidTopic,
-    InvalidTransactionState,
     MessageTooLarge,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -49,10 +46,10 @@ from tidelog.model import (
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
 from tidelog.partition.mending import Mending
+from tidelog.partition.produced import check_attributes, check_times
 from tidelog.partition.restored import check_restored
 from tidelog.records import (
-    CONTROL,
-    TRANSACTIONAL,
+    CODEC_MASK,
     BatchHeader,
     Marker,
     check_batch,
@@ -338,23 +335,20 @@ class Partition:
         size = len(batch)
         if size > config.max_message_bytes:
             raise MessageTooLarge(size=size, size_max=config.max_message_bytes)
-        if header.attributes & (CONTROL | TRANSACTIONAL):
-            if header.attributes & CONTROL:
-                raise InvalidRecord("control batches are written by brokers alone")
-            if header.producer_id < 0:
-                raise InvalidRecord("a transaction's batch names its producer")
-            if not (is_transactional or internal):
-                raise InvalidTransactionState("a transaction's batch came without its id")
+        if header.attributes & ~CODEC_MASK:
+            check_attributes(header, is_transactional=is_transactional or internal)
         if config.compacts:
             require_keys(header, batch)
         append_time = NO_TIMESTAMP
         if config.message_timestamp_type == "CreateTime":
-            self._check_times(header.base_timestamp, header.max_timestamp)
+            check_times(header, config, self._host.clock.wall_ms())
         else:
             append_time = self._host.clock.wall_ms()
         if header.producer_id >= 0:
             repeated = self._check_sequence(leader, header)
             if repeated is not None:
+                if append_time != NO_TIMESTAMP:
+                    append_time = repeated.timestamp_ms  # as the batch in the log has it
                 done = self._wait(leader, acks, repeated.last_offset + 1, waiter)
                 return repeated.base_offset, append_time, done
         if append_time != NO_TIMESTAMP:
@@ -457,20 +451,6 @@ class Partition:
         if acks == 1:
             return leader.wait_written(end, waiter)
         return leader.wait_committed(end, waiter)
-
-    def _check_times(self, base_ms: int, max_ms: int) -> None:
-        config = self.config
-        now_ms = self._host.clock.wall_ms()
-        if max_ms - now_ms > config.message_timestamp_after_max_ms:
-            raise InvalidTimestamp(
-                f"a record is {max_ms - now_ms} ms ahead of the broker's clock; "
-                f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
-            )
-        if now_ms - base_ms > config.message_timestamp_before_max_ms:
-            raise InvalidTimestamp(
-                f"a record is {now_ms - base_ms} ms behind the broker's clock; "
-                f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
-            )
 
     # Following.
 

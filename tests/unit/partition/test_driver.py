@@ -33,6 +33,7 @@ from tidelog.model import NO_TIMESTAMP, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import (
     CONTROL,
+    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     crc_matches,
@@ -337,6 +338,37 @@ def test_records_get_the_brokers_time_if_the_topic_says_so():
         assert header.attributes & LOG_APPEND_TIME
         assert [record.timestamp_ms for record in decode_batch(stored)] == [now_ms, now_ms]
         assert stage.partition.log.active.max_timestamp_ms == now_ms
+
+    run(main)
+
+
+def test_a_repeated_batch_is_answered_with_the_time_that_was_stored():
+    async def main() -> None:
+        stage = Stage(message_timestamp_type="LogAppendTime")
+        fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+        first = stage.append(stage.batch(**fields))
+        stage.clock.advance(60)
+
+        again = stage.append(stage.batch(**fields))
+
+        assert again[:2] == first[:2]
+        assert decode_batch(stage.read())[0].timestamp_ms == first[1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("type", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize(
+    ("attribute", "error"), [(LOG_APPEND_TIME, InvalidTimestamp), (DELETE_HORIZON, InvalidRecord)]
+)
+def test_a_producer_cannot_say_what_only_brokers_know(attribute, error, type):
+    async def main() -> None:
+        stage = Stage(message_timestamp_type=type)
+
+        with pytest.raises(error):
+            stage.append(stage.batch(2, attributes=attribute))
+
+        assert stage.partition.log.end == 0
 
     run(main)
 
