@@ -389,6 +389,45 @@ def test_a_full_disk_makes_nobody_forget_who_votes():
         ]
 
 
+def test_a_topic_is_deleted_while_every_disk_is_full():
+    """The record that deletes it finds room in the reserve of each node."""
+    factory = partial(real_node, quorum=quorum_text(3), disk_reserve_bytes=8000)
+    with World(7, nodes=3, node_factory=factory) as world:
+        QuorumWatch(world)
+        world.start()
+        world.do(create(world, "tide", 1))
+        epoch = world.node(1).broker.image.quorum_epoch
+        for node in (1, 2, 3):
+            world.fill_disk(node)
+
+        async def delete() -> None:
+            network = world.client("story").network
+            async with AdminClient(bootstrap(1), network=network, timeout_seconds=10.0) as client:
+                await client.delete_topic("tide")
+
+        world.do(delete())
+
+        everyone = (1, 2, 3)
+        world.run_until(
+            lambda: not any(knows(world, node, "tide") for node in everyone), SECONDS_MAX
+        )
+        assert all(world.node(node).broker.member.quorum.refusal is None for node in everyone)
+        assert world.node(1).broker.image.quorum_epoch == epoch, "nobody had to give way"
+
+
+def test_a_refusal_ends_when_the_disk_has_room_though_nothing_is_written(world):
+    follower = next(node for node in (1, 2, 3) if node != controller(world))
+    quorum = world.node(follower).broker.member.quorum
+    world.fill_disk(follower)
+    world.do(create(world, "tide", 6 - follower - (controller(world) or 0)))
+    world.run_until(lambda: quorum.refusal is not None, SECONDS_MAX)
+    world.crash(controller(world) or 0)  # so that this one may be elected before it has room
+
+    world.heal()
+
+    world.run_until(lambda: quorum.refusal is None, SECONDS_MAX)
+
+
 def test_a_voter_that_is_no_broker_or_votes_already_is_refused_by_name(world):
     for node, problem in ((9, "9"), (2, "votes already")):
         with pytest.raises(BrokerError, match=problem):

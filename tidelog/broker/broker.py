@@ -129,7 +129,9 @@ class Broker:
         """Where others reach this node's HTTP face; set by it."""
         self.budget = TailBudget(config.tail_max_bytes)
         self._on_fatal = on_fatal
-        self._directory = DataDirectory(host, Path(config.data))
+        self._directory = DataDirectory(
+            host, Path(config.data), reserve_bytes=config.disk_reserve_bytes
+        )
         self.rounds = Rounds(host, self._directory.root, on_fatal)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._inspecting: dict[Partition, None] = {}
@@ -611,6 +613,8 @@ class Broker:
         self._following.retry()
         await self._removal.retry()
         await self._note_checkpoints()
+        if not self._directory.reserve.is_whole:
+            await self._change_disk(self._directory.reserve.fill)
 
     def _all_logs(self) -> list[Partition | QuorumLog]:
         return [*self.partitions(), self.member.log]

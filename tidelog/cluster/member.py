@@ -72,7 +72,8 @@ class Member:
         )  # fmt: skip
         self._snapshots = Snapshots(host.disk, self.log.path)
         self.quorum = Quorum(
-            host, self.log, self._snapshots, me=self.me, timing=timing, contacts=list(quorum),
+            host, self.log, self._snapshots, reserve=directory.reserve, me=self.me,
+            timing=timing, contacts=list(quorum),
             on_commit=self.metadata.apply, on_snapshot=self._begin_from, on_lead=self._on_lead,
             on_follow=self._on_follow, on_fatal=on_fatal,
         )  # fmt: skip
@@ -247,11 +248,16 @@ class Member:
             self.quorum.spawn(self._take_snapshot())
 
     async def _take_snapshot(self) -> None:
-        """Snapshot the image as it is now; it is a value only until the next record."""
+        """Snapshot the image as it is now; it is a value only until the next record.
+
+        If the disk has no room for it, the next record makes this node try again.
+        """
         applied = self.metadata.applied
         snapshot = SnapshotId(applied, self.log.log.epochs.epoch_at(applied - 1))
         try:
-            await self.quorum.keep_snapshot(snapshot, encode_snapshot(self.metadata.image))
+            records = encode_snapshot(self.metadata.image)
+            if not await self.quorum.keep_snapshot(snapshot, records):
+                self._records_since_snapshot = SNAPSHOT_RECORDS
         finally:
             self._taking_snapshot = False
 

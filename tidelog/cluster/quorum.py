@@ -20,11 +20,12 @@ import msgspec
 
 from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.promises import decode_promise, encode_promise
-from tidelog.cluster.quorum_log import Entry, QuorumLog, entries_in
+from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, QuorumLog, entries_in
 from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
+from tidelog.log.reserve import Reserve
 from tidelog.log.steps import DiskFull, is_full
 from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
 from tidelog.peers.listener import Answer
@@ -80,7 +81,8 @@ _ANSWERS: Final[dict[type, type]] = {
     Vote: VoteAnswer, BeginEpoch: EpochAnswer, EndEpoch: EpochAnswer, Fetch: FetchAnswer,
 }  # fmt: skip
 _ASK_SECONDS_MAX: Final = 1.0
-_FULL_DISK_SECONDS: Final = 1.0
+_ROOM_BYTES: Final = 64 * 1024
+"""A disk with so much room is not full to the metadata log."""
 
 
 class Quorum:
@@ -95,6 +97,7 @@ class Quorum:
         log: QuorumLog,
         snapshots: Snapshots,
         *,
+        reserve: Reserve,
         me: Voter,
         timing: Timing,
         contacts: Sequence[NodeId],
@@ -108,6 +111,7 @@ class Quorum:
         self._host = host
         self.log = log
         self._snapshots = snapshots
+        self._reserve = reserve
         self.me = me
         self._timing = timing
         self._contacts = contacts
@@ -130,7 +134,7 @@ class Quorum:
         self._partings: list[asyncio.Task[None]] = []
         self._complaint: str | None = None
         self.refusal: str | None = None
-        """Why the log has no room; until something can be committed again."""
+        """Why the log has no room; until the disk takes something again."""
         self._decided_voters = VoterSet()
         """The newest committed set of voters that this process has heard of."""
         self._wanted: GetSnapshot | None = None
@@ -275,14 +279,17 @@ class Quorum:
         write = partial(replace_file, self._host.disk, self._state_path, state)
         while True:
             try:
-                return await self._host.offload.run(write)
+                await self._host.offload.run(partial(self._reserve.spend, write))
             except OSError as error:
                 if not is_full(error):
                     raise
                 if self.refusal is None:
                     self.refusal = f"the disk is full ({error.strerror}); free some space"
                     _log.error("the quorum must wait: %s", self.refusal)
-            await asyncio.sleep(_FULL_DISK_SECONDS)
+                await asyncio.sleep(FULL_DISK_SECONDS)
+            else:
+                self._has_room()
+                return
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run `work` beside everything else, no longer than the quorum."""
@@ -373,28 +380,48 @@ class Quorum:
         return entry
 
     def on_synced(self, end: Offset) -> None:
+        self._has_room()
         self.post(Synced(end))
+
+    def _has_room(self) -> None:
+        """The disk took something; unless the log still waits to be opened again, all is well."""
+        if self.log.log.refusal is None:
+            self.refusal = None
 
     def on_disk_full(self, full: DiskFull) -> None:
         """The log could not grow: give way, and begin again with what the disk holds."""
         refusal = f"the disk is full ({full.error.strerror}); free some space"
         if self.refusal is None:
             _log.error("the metadata log takes no records: %s", refusal)
+            self.spawn(self._look_for_room())
         self.refusal = refusal
         self._fail_commits(StorageError(refusal))
-        asyncio.get_running_loop().call_later(_FULL_DISK_SECONDS, self.post, self._begin_again)
+        asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self.post, self._begin_again)
+
+    async def _look_for_room(self) -> None:
+        """Take the refusal back once the disk has room, though nothing may be written for long."""
+        look = partial(self._host.disk.free_bytes, self.log.path)
+        while self.refusal is not None:
+            await asyncio.sleep(FULL_DISK_SECONDS)
+            if await self._host.offload.run(look) >= _ROOM_BYTES:
+                self._has_room()
 
     async def _begin_again(self) -> None:
         state = await self._host.offload.run(self._read_state)
-        await self.log.reopen(self._snapshot.end if self._snapshot is not None else 0)
+        self._follow(Follow(state.epoch, None))  # nobody appends to a log that is opened again
+        await self.log.reopen()
+        if self._snapshot is not None and self.log.end < self._snapshot.end:
+            await self.log.restart_at(self._snapshot.end)  # it holds more than the files do
         self._events.clear()
-        self._follow(Follow(state.epoch, None))
         self._build(state)
         self.post(Ticked())
 
     # Leading.
 
     def _lead(self, effect: Lead) -> None:
+        if self.log.log.refusal is not None:  # a full disk: the log is opened again in a moment
+            self.post(Resign())
+            return
         voters = list(effect.voters)
         entry = self._append(
             [LeaderChanged(epoch=effect.epoch, leader=self.me.key.id, voters=voters)], effect.epoch
@@ -424,7 +451,6 @@ class Quorum:
             self._on_commit(entry)
         if self._leads_since not in (None, -1) and high_watermark >= self._leads_since:
             self._leads_since = -1
-            self.refusal = None
             self._on_lead(self.raft.epoch)
         while self._commits and self._commits[0][0] <= high_watermark:
             _, future = self._commits.popleft()
@@ -464,15 +490,31 @@ class Quorum:
 
     # Snapshots.
 
-    async def keep_snapshot(self, snapshot: SnapshotId, records: bytes) -> None:
-        """Keep a snapshot of what was handed on, and trim what the one before it holds."""
+    async def keep_snapshot(self, snapshot: SnapshotId, records: bytes) -> bool:
+        """Keep a snapshot of what was handed on, and trim what the one before it holds.
+
+        False if the disk has no room for it.
+        """
         before = self._snapshot
-        await self._host.offload.run(partial(self._snapshots.write, snapshot, records))
+        if not await self._keep(partial(self._snapshots.write, snapshot, records)):
+            return False
         self._snapshot = snapshot
         if before is not None:
             await self.log.trim(before.end)
             await self._host.offload.run(partial(self._snapshots.remove_before, before))
         self.post(SnapshotTaken(snapshot, self.log.log.start))
+        return True
+
+    async def _keep(self, write: Callable[[], None]) -> bool:
+        """Write a snapshot's file; False if the disk has no room, and no reserve for it."""
+        try:
+            await self._host.offload.run(partial(self._reserve.spend, write))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _log.warning("a snapshot of the metadata waits until the disk has room: %s", error)
+            return False
+        return True
 
     def _asked_for_snapshot(
         self, source: NodeId, request: FetchSnapshot, place: Answer | None
@@ -522,7 +564,9 @@ class Quorum:
             return
         self._wanted = None
         snapshot = wanted.snapshot
-        await self._host.offload.run(partial(self._snapshots.keep, snapshot, content))
+        if not await self._keep(partial(self._snapshots.keep, snapshot, content)):
+            self.post(SnapshotFailed())
+            return
         await self.log.restart_at(snapshot.end)
         self._snapshot = snapshot
         voters = self._decided_voters = self._on_snapshot(snapshot, records)

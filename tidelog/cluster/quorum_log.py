@@ -7,8 +7,12 @@ Rule 3: records are decoded once, when they come; they wait here until they are 
 Rule 4: a cut is waited for, even by who is cancelled. Otherwise a stop would note as durable, and
         leave as clean, what is gone. To open the log again takes nothing away that was synced, and
         the machine, which believes in the rest, must hear of it in the same turn.
+Rule 5: on a full disk the reserve takes what is written here; where that is spent, too, a cut waits
+        for room. Files go before it is noted that they are gone.
 """
 
+import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +29,7 @@ from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
-from tidelog.log.steps import DiskFull
+from tidelog.log.steps import DiskFull, is_full
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, remove_all
 from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, Epoch, Offset, TopicPartition
@@ -47,6 +51,10 @@ CONFIG: Final = TopicConfig(
 """Always synced; deleted only below a snapshot."""
 
 _READ_BYTES: Final = 8 * 1024 * 1024
+FULL_DISK_SECONDS: Final = 1.0
+"""How long to wait before a full disk is tried again."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class QuorumLog:
         self.high_watermark: Offset = 0
         """As the machine last said."""
         self.waiting: deque[Entry] = deque()
+        self._waits_for_room = False
         self.log: Log
 
     # Opening.
@@ -137,6 +146,7 @@ class QuorumLog:
 
     def _take(self, state: LogState) -> None:
         self.log = Log(self.path, CONFIG, self._budget, state)
+        self.log.reserve = self._directory.reserve
 
     def _load_waiting(self) -> None:
         """Decode the whole log; whoever applied some of it already skips that."""
@@ -226,10 +236,6 @@ class QuorumLog:
 
     async def truncate(self, end: Offset) -> None:
         """Remove everything from `end` on, durably."""
-        await unbroken(self._truncate(end))
-
-    async def _truncate(self, end: Offset) -> None:
-        await self._settle()
         epochs = EpochHistory(self.log.epochs)
         epochs.cut_end(end)
 
@@ -238,34 +244,18 @@ class QuorumLog:
             cut_end(self._host.disk, self.path, end, epochs)
             return self._open_at(self.log.start)
 
-        await self._replace(cut)
-        while self.waiting and self.waiting[-1].end > end:
-            self.waiting.pop()
+        await self._change(cut, end)
 
     async def restart_at(self, start: Offset) -> None:
         """Forget everything: a snapshot holds all below `start`."""
-        await unbroken(self._restart_at(start))
+        await self._change(partial(self._begin_at, start), 0)
 
-    async def _restart_at(self, start: Offset) -> None:
-        await self._settle()
-        await self._replace(partial(self._begin_at, start))
-        self.waiting.clear()
-
-    async def reopen(self, start: Offset) -> None:
-        """Bring the log back as its files have it: a full disk kept the rest from them.
-
-        `start` is where the newest snapshot ends, or 0; it may hold more than the files do.
-        """
-        await self._settle()
+    async def reopen(self) -> None:
+        """Bring the log back as its files have it: a full disk kept the rest from them."""
         synced_end = self.log.synced_end
-
-        def find() -> LogState:
-            state = self._open_at(self.log.start, synced_end)
-            return state if state.end >= start else self._begin_at(start)
-
-        await self._replace(find)
-        while self.waiting and self.waiting[-1].end > self.log.end:
-            self.waiting.pop()
+        work = partial(self._open_at, self.log.start, synced_end)
+        while not await self._replace(work, synced_end):
+            await self._wait()
 
     async def trim(self, start: Offset) -> None:
         """Delete what a snapshot holds, below `start`."""
@@ -277,8 +267,15 @@ class QuorumLog:
         first_kept = self.log.segments[0].base
 
         def remove() -> None:
-            self._directory.raise_start(METADATA_PARTITION, start)
-            remove_segments(self._host.disk, gone, first_kept)
+            # One by one: the start is noted once they are gone, and until then what is left of the
+            # log must have no gap.
+            remove_segments(self._host.disk, gone, first_kept, singly=True)
+            try:
+                self._directory.raise_start(METADATA_PARTITION, start)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                _log.warning("the next checkpoint notes where the metadata log begins: %s", error)
 
         async with self._directory.noting:
             await self._host.offload.run(remove)
@@ -295,15 +292,42 @@ class QuorumLog:
         self._rounds.forget(self)
         await self._rounds.written()
 
-    async def _replace(self, work: Callable[[], LogState]) -> None:
+    async def _change(self, work: Callable[[], LogState], kept_end: Offset) -> None:
+        """Change the files by `work`, whoever is cancelled; all below `kept_end` stays."""
+        try:
+            while not await unbroken(self._replace(work, kept_end)):
+                await self._wait()
+        except asyncio.CancelledError:
+            if self._waits_for_room:  # half done: nothing may be called clean any more
+                self._rounds.fail(StorageError("the disk is full; the next start will recover"))
+            raise
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(FULL_DISK_SECONDS)
+
+    async def _replace(self, work: Callable[[], LogState], kept_end: Offset) -> bool:
+        """Put what `work` finds in the place of this log; False if the disk has no room for it."""
+        await self._settle()
         async with self._directory.noting:
             try:
-                state = await self._host.offload.run(work)
+                state = await self._host.offload.run(partial(self._directory.reserve.spend, work))
             except OSError as error:
-                self._rounds.fail(error)  # half done: nothing may be called clean any more
-                raise
+                if not is_full(error):
+                    self._rounds.fail(error)  # half done: nothing may be called clean any more
+                    raise
+                if not self._waits_for_room:
+                    _log.warning("the metadata log waits until the disk has room: %s", error)
+                self._waits_for_room = True
+                # A checkpoint of the meantime must not promise what may be gone already.
+                self.log.synced_end = max(min(self.log.synced_end, kept_end), self.log.start)
+                return False
             self.log.tail.clear()
             self._take(state)
+            self._waits_for_room = False
+            waiting = self.waiting
+            while waiting and (waiting[-1].end > state.end or waiting[0].start < state.start):
+                waiting.pop()
+            return True
 
 
 def entries_in(data: Bytes) -> list[Entry]:

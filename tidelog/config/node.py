@@ -123,6 +123,13 @@ class NodeConfig:
     checkpoint_ms: int = setting(
         5000, "How often the durable ends and watermarks are noted on disk.", least=10
     )
+    disk_reserve_bytes: int = setting(
+        4 * MIB,
+        "Disk space that the node sets aside for metadata, votes and checkpoints on a full disk; "
+        "0 = none.",
+        least=0,
+        most=2**31 - 1,
+    )
     retention_check_ms: int = setting(300_000, "How often old segments are looked for.", least=10)
     log_cleaner_backoff_ms: int = setting(
         15_000, "How often logs that are due for compaction are looked for.", least=10

@@ -22,6 +22,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -35,6 +36,7 @@ from tidelog.host import (
     relink,
     replace_file,
 )
+from tidelog.log.reserve import Reserve
 from tidelog.log.steps import is_full
 from tidelog.model import Offset, TopicPartition
 
@@ -80,11 +82,13 @@ class Identity:
 class DataDirectory:
     """The files of a node that belong to no single partition, and the partitions' directories."""
 
-    def __init__(self, host: Host, root: Path) -> None:
+    def __init__(self, host: Host, root: Path, *, reserve_bytes: int = 0) -> None:
         self._disk: Disk = host.disk
         self._host = host
         self._checkpoints = threading.Lock()  # one writer at a time: two would share one file
         self.root = root
+        self.reserve = Reserve(host.disk, root, reserve_bytes)
+        """Room for checkpoints, promises and metadata on a full disk."""
         self.noting = asyncio.Lock()
         """Held from when offsets are looked up until a checkpoint of them is written."""
         self.was_clean = False
@@ -124,6 +128,7 @@ class DataDirectory:
             self._relink_new()
             self._disk.sync_everything(self.root)
         self._remove_leftovers()
+        self.reserve.fill()
         return identity
 
     def _is_clean(self, marker: Path) -> bool:
@@ -236,7 +241,8 @@ class DataDirectory:
     def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()]
         content = "\n".join(["0", str(len(lines)), *lines, ""])
-        replace_file(self._disk, self.root / name, content.encode())
+        write = partial(replace_file, self._disk, self.root / name, content.encode())
+        self.reserve.spend(write)
 
     def lower_mark(self, partition: TopicPartition, mark: Offset) -> None:
         """Note, durably, that what lies past `mark` is no longer promised: it will be cut.
@@ -245,8 +251,9 @@ class DataDirectory:
         """
         with self._checkpoints:
             if self.durable_marks.get(partition, 0) > mark:
+                lowered = {**self.durable_marks, partition: mark}
+                self._write_checkpoint(DURABLE_MARKS, lowered)
                 self.durable_marks[partition] = mark
-                self._write_checkpoint(DURABLE_MARKS, self.durable_marks)
 
     def note_cut(self, partition: TopicPartition, end: Offset) -> None:
         """Note, durably, that a log is about to be cut at `end`: the next start cannot tell."""
@@ -275,8 +282,9 @@ class DataDirectory:
         """Note, durably, that the log begins at `start`. Only while `noting` is held."""
         with self._checkpoints:
             if self.log_starts.get(partition, 0) != start:
+                raised = {**self.log_starts, partition: start}
+                self._write_checkpoint(LOG_STARTS, raised)
                 self.log_starts[partition] = start
-                self._write_checkpoint(LOG_STARTS, self.log_starts)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget, durably, what was noted of an earlier topic's partitions of the same names."""

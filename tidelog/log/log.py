@@ -20,6 +20,7 @@ from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.producers import ProducerStates
+from tidelog.log.reserve import Reserve
 from tidelog.log.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -79,7 +80,10 @@ class WriteJob:
     """How many bytes of batches it writes."""
 
     def perform(self, disk: Disk, check: Callable[[], None] | None = None) -> Written | DiskFull:
-        return perform(disk, self.steps, self.written_end, check)
+        reserve = self.log.reserve
+        if reserve is None:
+            return perform(disk, self.steps, self.written_end, check)
+        return perform(disk, self.steps, self.written_end, check, reserve.spend)
 
     @property
     def creates(self) -> bool:
@@ -194,8 +198,8 @@ class Log:
     __slots__ = (
         "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_segment_written", "_steps",
         "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
-        "gone", "producers", "refusal", "segments", "start", "swaps", "synced_end", "tail",
-        "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
+        "gone", "producers", "refusal", "reserve", "segments", "start", "swaps", "synced_end",
+        "tail", "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -222,6 +226,8 @@ class Log:
         """Of what was appended; it is held in memory."""
         self._directory_unsynced = False
         self.refusal: str | None = None
+        self.reserve: Reserve | None = None
+        """Where this log finds room on a full disk; only the metadata log has one."""
         self.damaged_at: Offset | None = None
         if state.damaged_at is not None:
             self.note_damage(state.damaged_at)

@@ -8,6 +8,7 @@ Rule 3: a full disk (ENOSPC, EDQUOT) is the log's to bear; any other error is th
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from tidelog.host import Bytes, Disk, Path, replace_file
@@ -92,38 +93,48 @@ def rewrite(disk: Disk, path: Path, content: bytes) -> None:
 
 
 def perform(
-    disk: Disk, steps: list[Step], end: Offset, check: Callable[[], None] | None = None
+    disk: Disk,
+    steps: list[Step],
+    end: Offset,
+    check: Callable[[], None] | None = None,
+    spend: Callable[[Callable[[], None]], None] = lambda work: work(),
 ) -> Written | DiskFull:
     """Carry out `steps`; `end` is what was written before them. Raises OSError if all is lost.
 
     `check` raises if a sync has failed elsewhere. It is asked before a segment is made, after which
-    the one before it counts as durable for ever: its own sync may have been told a lie.
+    the one before it counts as durable for ever: its own sync may have been told a lie. `spend`
+    does a step, and does it again if it knows of more room (`reserve`).
     """
     for step in steps:
+        if check is not None and isinstance(step, Create):
+            check()
         try:
-            match step:
-                case Write():
-                    _write(disk, step)
-                    end = step.end
-                case Create():
-                    if check is not None:
-                        check()
-                    if step.instead_of is not None:
-                        _remove(disk, step.instead_of)
-                    file = disk.open(step.segment.path(), create=True)
-                    file.truncate(0)  # of a crash before this segment's first sync
-                    step.segment.file = file
-                case Seal():
-                    step.segment.open(disk).datasync()
-                    for path, content in step.beside:
-                        replace_file(disk, path, content)
-                case Note():
-                    replace_file(disk, step.path, step.content, durably=False)
+            spend(partial(_perform, disk, step))
         except OSError as error:
             if is_full(error):
                 return DiskFull(end, error)
             raise
+        if isinstance(step, Write):
+            end = step.end
     return Written(end)
+
+
+def _perform(disk: Disk, step: Step) -> None:
+    match step:
+        case Write():
+            _write(disk, step)
+        case Create():
+            if step.instead_of is not None:
+                _remove(disk, step.instead_of)
+            file = disk.open(step.segment.path(), create=True)
+            file.truncate(0)  # of a crash before this segment's first sync
+            step.segment.file = file
+        case Seal():
+            step.segment.open(disk).datasync()
+            for path, content in step.beside:
+                replace_file(disk, path, content)
+        case Note():
+            replace_file(disk, step.path, step.content, durably=False)
 
 
 def _remove(disk: Disk, segment: Segment) -> None:

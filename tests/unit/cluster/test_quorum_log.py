@@ -4,11 +4,13 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.log.hands import Hands
+from tidelog.cluster import quorum_log
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.controller.records import ProducerIdsGranted
 from tidelog.errors import StorageError
@@ -26,7 +28,7 @@ ROOT = Path("/data")
 class Stage:
     """A metadata log with some synced records, one in each batch, noted as durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_bytes: int = 0) -> None:
         self.disk = SimulatedDisk(random.Random(0))
         self.hands = Hands()
         self.fatal: list[BaseException] = []
@@ -34,7 +36,7 @@ class Stage:
             clock=SimulatedClock(), disk=self.disk, offload=self.hands, network=RefusingNetwork(),
             random=random.Random(0),
         )  # fmt: skip
-        self.directory = DataDirectory(host, ROOT)
+        self.directory = DataDirectory(host, ROOT, reserve_bytes=reserve_bytes)
         self.directory.open(1)
         self.rounds = Rounds(host, ROOT, self.fatal.append)
         self.log = QuorumLog(
@@ -68,9 +70,11 @@ class Stage:
         return self.directory.read_checkpoint(DURABLE_MARKS)[METADATA_PARTITION]
 
 
-def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+def on_stage(
+    story: Callable[[Stage], Coroutine[Any, Any, None]], *, reserve_bytes: int = 0
+) -> None:
     async def main() -> None:
-        stage = Stage()
+        stage = Stage(reserve_bytes)
         await stage.fill(5)
         await story(stage)
 
@@ -136,3 +140,81 @@ def test_after_a_cut_that_failed_nothing_is_called_clean():
             await stage.rounds.drained()
 
     on_stage(story)
+
+
+def test_a_full_disk_has_room_for_a_cut_and_for_records_in_the_reserve():
+    async def story(stage: Stage) -> None:
+        stage.disk.capacity_bytes = stage.disk.used_bytes
+
+        await stage.finish(stage.log.truncate(3))
+        stage.log.append([ProducerIdsGranted(node=1, end=9)], epoch=2)
+        await stage.finish(stage.rounds.drained())
+
+        assert (stage.log.log.synced_end, stage.log.end, stage.mark) == (4, 4, 3)
+        assert not stage.fatal
+
+    on_stage(story, reserve_bytes=4096)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_log, "FULL_DISK_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cut_waits_for_room_on_a_disk_that_is_full_to_the_last_byte():
+    async def story(stage: Stage) -> None:
+        stage.disk.capacity_bytes = stage.disk.used_bytes
+        cutting = asyncio.get_running_loop().create_task(stage.log.truncate(3))
+        for _ in range(5):
+            await stage.hands.work_off()
+        assert not cutting.done()
+
+        stage.disk.capacity_bytes = None
+        while not cutting.done():
+            await stage.hands.work_off()
+
+        assert (stage.log.end, stage.mark) == (3, 3)
+        assert not stage.fatal
+
+    on_stage(story)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_stops_while_a_cut_waits_for_room_leaves_nothing_as_clean():
+    async def story(stage: Stage) -> None:
+        stage.disk.capacity_bytes = stage.disk.used_bytes
+        cutting = asyncio.get_running_loop().create_task(stage.log.truncate(3))
+        await stage.hands.work_off()
+
+        cutting.cancel()
+        while not cutting.done():
+            await stage.hands.work_off()
+
+        assert cutting.cancelled()
+        with pytest.raises(StorageError):
+            await stage.rounds.drained()
+
+    on_stage(story)
+
+
+def test_trimmed_segments_are_gone_though_their_removal_cannot_be_noted(monkeypatch):
+    monkeypatch.setattr(quorum_log, "CONFIG", replace(quorum_log.CONFIG, segment_bytes=100))
+
+    async def story(stage: Stage) -> None:
+        stage.disk.capacity_bytes = stage.disk.used_bytes
+        monkeypatch.setattr(stage.directory, "raise_start", no_room)
+        before = len(stage.log.log.segments)
+
+        await stage.finish(stage.log.trim(4))
+
+        assert stage.log.log.start == 4
+        files = [name for name in stage.disk.list(stage.log.path) if name.endswith(".log")]
+        assert len(files) == len(stage.log.log.segments) < before
+        assert not stage.fatal
+
+    on_stage(story)
+
+
+def no_room(partition: object, start: Offset) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
