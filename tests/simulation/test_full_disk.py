@@ -9,6 +9,8 @@ import pytest
 from tests.simulation.test_catchup import TOPIC, Story
 from tidelog.client.admin import ConfigChange, Resource
 from tidelog.config import TopicConfig
+from tidelog.faces.http.cluster import brokers_of
+from tidelog.faces.http.replication import metrics_text
 from tidelog.host import Path
 from tidelog.simulation.disk import SimulatedDisk
 
@@ -122,4 +124,88 @@ def test_a_topic_is_deleted_where_a_full_disk_refuses_to_change_names(operations
         story.until(lambda: not log_files(story, story.away))
         story.do(story._create, partitions=1)
         story.fill(10)
+        story.until(lambda: story.is_whole(*NODES))
+
+
+# One full disk of three.
+
+
+def image_of(story: Story, node: int) -> Any:
+    return story.world.node(node).broker.image.topics[TOPIC].partitions[0]
+
+
+def controller_of(story: Story) -> int:
+    leader: int = story.world.node(story.other).broker.member.quorum.raft.leader
+    return leader
+
+
+def acknowledged_within(story: Story, seconds: float, *, patience: float = 2.0) -> tuple[int, int]:
+    """How many writes of one client were acknowledged in time, and how many were not."""
+    done = failed = 0
+    world, until = story.world, story.world.now + seconds
+    while world.now < until:
+        begun = world.now
+        story.fill(10)
+        if world.now - begun <= patience:
+            done += 1
+        else:
+            failed += 1
+        world.run(seconds=0.5)
+    return done, failed
+
+
+@pytest.mark.parametrize("lag_ms", [2000, 30_000])
+@pytest.mark.parametrize("role", ["leader", "follower", "controller"])
+def test_one_full_disk_of_three_does_not_stop_writes(role, lag_ms):
+    with filled(replica_lag_time_max_ms=lag_ms) as story:
+        full = story.first if role == "leader" else story.away
+        if role == "controller":
+            full = controller_of(story)
+        story.world.fill_disk(full)
+
+        done, failed = acknowledged_within(story, 30)
+
+        assert failed == 0 and done > 20
+        some = next(n for n in NODES if n != full)
+        assert image_of(story, some).leader != full
+        assert full not in image_of(story, some).in_sync
+
+
+def test_leadership_returns_to_the_preferred_replica_once_its_disk_has_room():
+    with filled() as story:
+        full = story.first
+        story.world.fill_disk(full)
+        acknowledged_within(story, 10)
+        assert image_of(story, story.other).leader != full
+
+        story.world.heal()
+
+        story.until(lambda: image_of(story, story.other).leader == full)
+        story.until(lambda: story.is_whole(*NODES))
+        assert acknowledged_within(story, 5)[1] == 0
+
+
+def test_a_full_disk_is_told_by_the_node_and_by_the_controller():
+    with filled() as story:
+        broker = story.world.node(story.first).broker
+        story.world.fill_disk(story.first)
+        acknowledged_within(story, 2)
+
+        shown = brokers_of(story.world.node(controller_of(story)).broker)
+        assert [one.id for one in shown if one.disk_full] == [story.first]
+        assert "tidelog_disk_full 1" in story.world.do(metrics_text(broker)).splitlines()
+
+        story.world.heal()
+        story.until(lambda: not broker.room.is_full)
+        assert "tidelog_disk_full 0" in story.world.do(metrics_text(broker)).splitlines()
+
+
+def test_three_full_disks_take_writes_again_once_there_is_room():
+    with filled() as story:
+        for node in NODES:
+            story.world.fill_disk(node, seconds=60)
+        story.world.run(seconds=61)
+
+        story.fill(10)
+
         story.until(lambda: story.is_whole(*NODES))

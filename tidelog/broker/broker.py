@@ -21,6 +21,7 @@ from tidelog.broker.in_sync import InSyncProposals
 from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.reporting import Reporting
+from tidelog.broker.room import DiskRoom
 from tidelog.broker.serving import Serving
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
@@ -133,6 +134,7 @@ class Broker:
             host, Path(config.data), reserve_bytes=config.disk_reserve_bytes
         )
         self.rounds = Rounds(host, self._directory.root, on_fatal)
+        self.room = DiskRoom(on_change=lambda: self.membership.nudge())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._inspecting: dict[Partition, None] = {}
         self._stop_calls: list[Callable[[], None]] = []
@@ -195,6 +197,7 @@ class Broker:
             change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
             on_role=self._on_role, on_closed=self._on_closed,
             on_spent=lambda partition: self.spawn(self.in_sync.step_down(partition)),
+            on_full=lambda partition: self.room.ran_out(),
         )  # fmt: skip
         self._removal = Removal(
             self.host, self.rounds, self.replicas, change_disk=self._change_disk,
@@ -220,7 +223,7 @@ class Broker:
         self.membership = Membership(
             self.host, self.member, lease_seconds=lease_seconds,
             interval_seconds=config.broker_heartbeat_interval_ms / 1000, reporting=reporting,
-            on_fatal=self._on_fatal,
+            disk_full=lambda: self.room.is_full, on_fatal=self._on_fatal,
         )  # fmt: skip
         self._following = Following(
             self.node_id, self.metadata, self.replicas, apply_configs=self.apply_configs,
@@ -462,6 +465,7 @@ class Broker:
             return await self.host.offload.run(work)
         except OSError as error:
             if is_full(error):
+                self.room.ran_out()
                 raise StorageError(f"the disk is full ({error.strerror})") from error
             self._on_fatal(error)
             raise
@@ -604,12 +608,14 @@ class Broker:
         partitions = self.partitions()
         for partition in partitions:
             _ = partition.last_stable_offset  # lets go of what ended below; nobody asks a follower
-        if any(partition.disk_full for partition in partitions):
+        if self.room.is_full:
             free = await self.host.offload.run(
                 partial(self.host.disk.free_bytes, self._directory.root)
             )
             for partition in partitions:
                 partition.retry_full_disk(free)
+            if not any(partition.disk_full for partition in partitions):
+                self.room.has_again(free)
         self._following.retry()
         await self._removal.retry()
         await self._note_checkpoints()

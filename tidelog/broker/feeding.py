@@ -30,7 +30,7 @@ from tidelog.cluster.messages import (
 from tidelog.errors import BrokerError, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host
 from tidelog.log.log import ColdRead, Log
-from tidelog.model import NO_EPOCH, NO_OFFSET, NodeId, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
 from tidelog.partition.catchup import CatchUp
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import disagreement
@@ -157,6 +157,9 @@ class _Session:
         for cluster_id, why in asked.troubles:
             if (interest := self.interests.get(cluster_id)) is not None:
                 self.catching_up.troubled(interest, why)
+        for cluster_id in asked.full:
+            if (interest := self.interests.get(cluster_id)) is not None:
+                self._feeding.found_full(interest.partition, interest.epoch, self)
         if not self.look(is_patient=True):
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(asked.wait_ms / 1000, self.answer_now)
@@ -448,6 +451,12 @@ class Feeding:
 
     def may_join(self, partition: Partition, leader: Leader, node: NodeId) -> None:
         if node not in leader.maximal:
+            self.on_may_join(partition)
+
+    def found_full(self, partition: Partition, epoch: Epoch, session: "_Session") -> None:
+        """A follower's disk has no room: nobody should wait for it."""
+        if (leader := partition.leader) is not None and leader.epoch == epoch:
+            leader.found_full(session.node, session.broker_epoch)
             self.on_may_join(partition)
 
     # For those who watch over followers.

@@ -82,6 +82,7 @@ class Fetcher:
         self._forgotten: dict[int, None] = {}
         self._corrupt: dict[int, None] = {}
         self._troubles: dict[int, str] = {}
+        self._full: dict[int, None] = {}
         self._changing: dict[int, None] = {}
         """Their logs are being cut, begun anew or mended: nothing is asked or taken for them."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
@@ -209,11 +210,13 @@ class Fetcher:
             session=self._session, broker_epoch=self._fetching.broker_epoch(), is_new=is_new,
             positions=self._positions(), forgotten=tuple(self._forgotten),
             corrupt=tuple(self._corrupt), troubles=tuple(self._troubles.items()),
+            full=tuple(self._full),
             wait_ms=int(WAIT_SECONDS * 1000) if self._followed else 0,
         )  # fmt: skip
         self._forgotten.clear()
         self._corrupt.clear()
         self._troubles.clear()
+        self._full.clear()
         self._parked = True
         return await self._hub.ask_data(
             self._leader, request, FetchReplicasAnswer, seconds_max=_ASK_SECONDS_MAX + WAIT_SECONDS
@@ -302,6 +305,8 @@ class Fetcher:
                 _log.info("%s cannot be followed: %s", partition.name, error)
                 self.errors += 1
                 self._troubles[cluster_id] = str(error)
+                if partition.disk_full:
+                    self._full[cluster_id] = None
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
             else:
                 is_taken = True

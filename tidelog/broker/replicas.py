@@ -56,6 +56,7 @@ class Replicas:
         on_role: Callable[[int, Partition], None],
         on_closed: Callable[[Partition], None],
         on_spent: Callable[[Partition], object],
+        on_full: Callable[[Partition], object],
     ) -> None:
         """`on_role` hears, with the partition's cluster id, whenever one follows another node."""
         self._node_id = node_id
@@ -70,6 +71,7 @@ class Replicas:
         self._on_role = on_role
         self._on_closed = on_closed
         self._on_spent = on_spent
+        self._on_full = on_full
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._left: dict[TopicPartition, None] = {}
@@ -182,6 +184,7 @@ class Replicas:
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
         partition.on_changed = self.on_changed
+        partition.on_full = self._on_full
         numbers[name.partition] = partition
         self.on_opened(partition)
 

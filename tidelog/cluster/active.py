@@ -182,7 +182,7 @@ class ActiveController:
                 may_stop=standing.may_stop,
             )
         )  # fmt: skip
-        if standing.is_fenced or heartbeat.wants_shutdown or self.controller.reports.unsettled:
+        if standing.is_fenced or heartbeat.wants_shutdown or self.controller.has_news:
             self._wake.set()
 
     def _on_gone(self, node: NodeId) -> None:

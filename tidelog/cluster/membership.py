@@ -61,6 +61,7 @@ class Membership:
         interval_seconds: float,
         lease_seconds: float,
         reporting: Reports[Any],
+        disk_full: Callable[[], bool],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._host = host
@@ -69,6 +70,7 @@ class Membership:
         self._interval = interval_seconds
         self._lease_seconds = lease_seconds
         self._reporting = reporting
+        self._disk_full = disk_full
         self._on_fatal = on_fatal
         self._registration: Registration
         self._broker_epoch = -1
@@ -194,6 +196,7 @@ class Membership:
             heartbeat = Heartbeat(
                 node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
                 wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
+                disk_full=self._disk_full(),
             )  # fmt: skip
             try:
                 answer = await self._member.hub.ask(

@@ -147,6 +147,8 @@ class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
     """The partitions of which the last answer held batches whose checksums do not match."""
     troubles: tuple[tuple[int, str], ...] = ()
     """The partitions of which the last answer could not be taken, and why."""
+    full: tuple[int, ...] = ()
+    """The partitions of which the follower's disk has no room for more."""
     wait_ms: int = 0
 
 

@@ -98,7 +98,10 @@ class Controller:
 
     def overheard(self, heartbeat: Heartbeat, now: float) -> None:
         """As `heard`, on a voter that does not lead: only what replicas have is of use."""
-        self.reports.take(heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now)
+        self.reports.take(
+            heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now,
+            disk_full=heartbeat.disk_full,
+        )  # fmt: skip
 
     def gone(self, node: NodeId) -> None:
         """Its connection was closed *and* a new one refused: its process is no more."""
@@ -149,6 +152,10 @@ class Controller:
         if records := elections.settle_damage(image, electorate, self.reports.unsettled):
             return list(records)
         self.reports.unsettled.clear()
+        if self.reports.full_is_news or self._is_time(now):
+            if records := elections.relieve_full(image, electorate, count_max=PREFERRED_COUNT_MAX):
+                return list(records)
+            self.reports.full_is_news = False
         if records := reassignment.completed(
             image.moving.values(), electorate, count_max=COMPLETED_COUNT_MAX
         ):
@@ -176,9 +183,15 @@ class Controller:
     def deadline(self, image: ClusterImage, now: float) -> float | None:
         """When `due` may have something to do though nothing happens; it may be in the past."""
         ends = self._leases.deadline(image, now)
-        if not image.strayed or self._preferred_seconds is None:
+        is_awaited = image.strayed or self.reports.full()
+        if not is_awaited or self._preferred_seconds is None:
             return ends
         return self._restore_at if ends is None else min(ends, self._restore_at)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was heard on which `due` may have to act at once."""
+        return bool(self.reports.unsettled) or self.reports.full_is_news
 
     # What is answered.
 

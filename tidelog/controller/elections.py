@@ -15,7 +15,9 @@ Rule 6: a replica that says it is damaged neither leads nor is in sync while oth
 Rule 7: a replica whose start had to discard bytes leads only if all who could lead are so, and are
         there to be compared, and nobody knows of more that was committed: what it took for a torn
         tail may have been rot.
-Rule 8: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
+Rule 8: a broker whose disk is full leads only what no other in-sync replica with room can lead, and
+        is not preferred while it is full.
+Rule 9: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -111,6 +113,10 @@ class Electorate:
         """Whether it is there and, unless it is the only one, whole."""
         return node in self.active and not self.is_damaged(node, partition)
 
+    def with_room(self, nodes: Iterable[NodeId]) -> set[NodeId]:
+        """Those of `nodes` whose disks are not full."""
+        return {node for node in nodes if not self.reports.is_full(node)}
+
     def is_cut(self, node: NodeId, partition: PartitionImage) -> bool:
         return len(partition.replicas) > 1 and self.reports.is_cut(node, partition.cluster_id)
 
@@ -146,7 +152,7 @@ def choose(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
     cut = {node for node in partition.replicas if electorate.is_cut(node, partition)}
     for among in (partition.in_sync, partition.eligible):
         able = {node for node in among - cut if electorate.may_lead(node, partition)}
-        best = _best(partition, able, electorate.reports)
+        best = _best(partition, electorate.with_room(able) or able, electorate.reports)
         if best is not None:
             return best
     counted_on = partition.in_sync | partition.eligible
@@ -344,9 +350,34 @@ def restore_preferred(
         partition = place.partition
         first = partition.replicas[0]
         can_lead = first in partition.in_sync and electorate.may_lead(first, partition)
-        if can_lead and not electorate.waits(place.topic, partition):
+        if electorate.reports.is_full(first) or electorate.waits(place.topic, partition):
+            continue
+        if can_lead:
             restored.append(decided(place, led_by(partition, first), electorate))
     return restored
+
+
+# Brokers whose disks are full.
+
+
+def relieve_full(
+    image: ClusterImage, electorate: Electorate, *, count_max: int
+) -> list[PartitionChanged]:
+    """Let others lead what brokers with full disks lead, where others with room are in sync."""
+    relieved: list[PartitionChanged] = []
+    for node in electorate.reports.full():
+        for place in image.led.get(node, {}).values():
+            if len(relieved) >= count_max:
+                return relieved
+            partition = place.partition
+            if len(partition.in_sync) < 2 or electorate.waits(place.topic, partition):
+                continue
+            with_room = frozenset(electorate.with_room(partition.in_sync))
+            able = partition.edited(in_sync=with_room, eligible=frozenset())
+            leader = choose(able, electorate) if with_room else None
+            if leader is not None:
+                relieved.append(decided(place, led_by(partition, leader), electorate))
+    return relieved
 
 
 # What a leader asks for.
@@ -381,6 +412,8 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
         why = "not there, or is about to stop"
     elif electorate.is_damaged(first, partition):
         why = "damaged"
+    elif electorate.reports.is_full(first):
+        why = "on a disk that is full"
     elif not _is_clean(partition, first):
         why = "not in sync"
     if why:
@@ -441,6 +474,10 @@ def promote(
         return change(place, after)
     if target not in electorate.active:
         raise EligibleLeadersNotAvailable(f"{target} is not there, or is about to stop")
+    if electorate.reports.is_full(target) and not force:
+        raise EligibleLeadersNotAvailable(
+            f"{target}, which shall lead {place.name}, has a full disk; free some space there"
+        )
     if loses_nothing(partition, target, electorate):
         return decided(place, led_by(after, target), electorate)
     if not force:

@@ -48,6 +48,8 @@ class Heartbeat:
     """Everything below it is applied."""
     wants_shutdown: bool = False
     replicas: tuple[ReplicaReport, ...] = ()
+    disk_full: bool = False
+    """Its disk has no room: it should lead nothing that another in-sync replica can lead."""
 
 
 @dataclass(slots=True, kw_only=True)

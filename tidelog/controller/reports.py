@@ -32,16 +32,24 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 class ReplicaReports:
     """The last report of every replica, by (broker, partition's cluster id)."""
 
-    __slots__ = ("_by_node", "unsettled")
+    __slots__ = ("_by_node", "full_is_news", "unsettled")
 
     def __init__(self) -> None:
         self._by_node: dict[NodeId, _Said] = {}
         self.unsettled: dict[int, None] = {}
         """The partitions of which a replica was damaged, or became sound, and nobody has looked
         at them since; by cluster id. Whoever has looked takes them out."""
+        self.full_is_news = False
+        """Whether another broker's disk is full, and nobody has acted on it since."""
 
     def take(
-        self, node: NodeId, broker_epoch: int, replicas: Iterable[ReplicaReport], now: float
+        self,
+        node: NodeId,
+        broker_epoch: int,
+        replicas: Iterable[ReplicaReport],
+        now: float,
+        *,
+        disk_full: bool = False,
     ) -> None:
         """A broker may tell of all its replicas, or only of those that have changed."""
         said = self._by_node.get(node)
@@ -50,6 +58,8 @@ class ReplicaReports:
             said = self._by_node[node] = _Said(broker_epoch)
         if said.broker_epoch == broker_epoch:  # else it is late, from an earlier life
             said.at = now
+            self.full_is_news |= disk_full and not said.disk_full
+            said.disk_full = disk_full
             for report in replicas:
                 said.reports[report.cluster_id] = report
                 if report.damaged != (report.cluster_id in said.damaged):
@@ -69,6 +79,15 @@ class ReplicaReports:
     def is_damaged(self, node: NodeId, cluster_id: int) -> bool:
         said = self._by_node.get(node)
         return said is not None and cluster_id in said.damaged
+
+    def is_full(self, node: NodeId) -> bool:
+        """Whether the broker said last that its disk is full."""
+        said = self._by_node.get(node)
+        return said is not None and said.disk_full
+
+    def full(self) -> list[NodeId]:
+        """The brokers whose disks are full, in order."""
+        return sorted(node for node, said in self._by_node.items() if said.disk_full)
 
     def is_cut(self, node: NodeId, cluster_id: int) -> bool:
         report = self.get(node, cluster_id)
@@ -106,10 +125,11 @@ class ReplicaReports:
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = ("at", "broker_epoch", "damaged", "reports")
+    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "reports")
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
         self.at = 0.0
         self.reports: dict[int, ReplicaReport] = {}
         self.damaged: dict[int, None] = {}
+        self.disk_full = False

@@ -83,8 +83,8 @@ class Partition:
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
         "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
         "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
-        "log", "me", "mending", "name", "on_changed", "on_progress", "on_reopened", "on_spent",
-        "path", "topic_id",
+        "log", "me", "mending", "name", "on_changed", "on_full", "on_progress", "on_reopened",
+        "on_spent", "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +127,8 @@ class Partition:
         """Called when a follower's log may end earlier than it did: a full disk kept the rest."""
         self.on_spent: Callable[[Partition], object] = _ignore
         """Called when this replica, as a leader, may append nothing more in its epoch."""
+        self.on_full: Callable[[Partition], object] = _ignore
+        """Called when the disk has no room for what this log should hold."""
         self._spent_epoch: Epoch = NO_EPOCH
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
@@ -591,7 +593,7 @@ class Partition:
 
     def on_disk_full(self, full: DiskFull) -> None:
         """Refuse writes, fail those that did not fit, and bring the log back from its files."""
-        self.disk_full = True
+        self.find_full()
         self.log.drop_writes()
         self.log.refusal = _FULL
         _log.error("%s takes no writes: %s (%s)", self.name, _FULL, full.error.strerror)
@@ -602,6 +604,11 @@ class Partition:
                 self._spent_epoch = self.leader.epoch
                 self.on_spent(self)
         self.mending.reopen(self._rounds.fail)
+
+    def find_full(self) -> None:
+        """The disk has no room: writes wait until there is."""
+        self.disk_full = True
+        self.on_full(self)
 
     @property
     def is_spent(self) -> bool:

@@ -15,6 +15,7 @@ Rule 5: what a follower holds counts only in this epoch, and in the life that it
     wait_copied(end, n, waiter) released by the `holds` of the follower that is the n-th to have it
     written(end)                releases acks=1
     holds(node, end)            may raise the watermark, which releases acks=all
+    found_full(node)            its disk has no room: it leaves the set until it reads again
     fetched(node, offset)       a follower is level if it reads at the end that it last saw
     propose(now)                who joined and who fell behind: another set to be decided on
     decided(in_sync)            the metadata shows a set: proposals made on older ones are dead
@@ -88,6 +89,8 @@ class FollowerView:
     mark_end: Offset = 0
     """What it must hold for `held_at` to become `mark_at`."""
     mark_at: float = 0.0
+    disk_full: bool = False
+    """Whether it has said, since it last read, that its disk has no room for more."""
 
     def is_late(self, now: float, seconds_max: float) -> bool:
         """Whether it has not kept level, in reading or in holding, for longer than that."""
@@ -293,9 +296,16 @@ class Leader:
         elif view.offset != NO_OFFSET and offset >= view.end_then:
             view.level_at = max(view.level_at, view.fetched_at)
         view.offset, view.end_then, view.fetched_at = offset, log_end, now
+        view.disk_full = False
         # That it asks for an offset acknowledges nothing; but it cannot hold what it asks for.
         view.held = min(view.held, offset)
         self._mark(view, log_end, now)
+
+    def found_full(self, node: NodeId, broker_epoch: int) -> None:
+        """A follower's disk has no room for what comes next."""
+        view = self.followers.get(node)
+        if view is not None and view.broker_epoch == broker_epoch:
+            view.disk_full = True
 
     def _mark(self, view: FollowerView, log_end: Offset, now: float) -> None:
         if view.held >= view.mark_end:
@@ -326,7 +336,7 @@ class Leader:
         members = {self.me: lives.get(self.me, NO_LIFE)}
         for node, view in self.followers.items():
             life = lives.get(node)
-            is_late = view.is_late(now, lag_seconds_max)
+            is_late = view.disk_full or view.is_late(now, lag_seconds_max)
             if node in self.in_sync:
                 if not is_late:
                     members[node] = NO_LIFE if life is None else life

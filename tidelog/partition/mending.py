@@ -113,7 +113,7 @@ class Mending:
             if not is_full(error):
                 raise
             _log.error("%s is not brought in line: the disk is full", partition.name)
-            partition.disk_full = True
+            partition.find_full()
             start = partition.log.start
             state = await self._host.offload.run(lambda: self._open(start))
         partition.take_log(self._log(state))

@@ -156,6 +156,22 @@ def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     virtual_time.run(main(), clock)
 
 
+# Full disks.
+
+
+def test_a_follower_whose_disk_is_full_is_left_out_at_once():
+    async def story(stage):
+        stage.begin((0, 0))
+        stage.joining.clear()
+
+        stage.ask(full=(0, 7))
+
+        assert stage.joining == [stage.partition]
+        assert stage.partition.leader.propose(0.0, 30.0, {1: 10, 2: LIFE, 3: 30}) == {1: 10}
+
+    on_stage(story)
+
+
 # One request at a time, parked.
 
 

@@ -727,6 +727,7 @@ def test_what_a_full_disk_would_refuse_is_not_asked_for_until_there_is_room():
             if int(clock.monotonic()) % 10 == 9:
                 await stage.fetching.look()
         assert (listed, troubles) == (0, [(0, "the disk is full")])
+        assert [asked.full for asked in stage.hub.asked if asked.full] == [(0,)]
 
         stage.partition.disk_full, stage.partition.log.refusal = False, None
         await asyncio.sleep(2)

@@ -29,7 +29,7 @@ from tidelog.controller.records import (
     TopicDeleted,
 )
 from tidelog.controller.registration import Registration
-from tidelog.controller.reports import ReplicaReport
+from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.errors import BrokerError, StaleBrokerEpoch
 from tidelog.model import NO_NODE, Endpoint
 
@@ -74,11 +74,12 @@ class Driver:
         self.apply(self.controller.register(self.image, wanted, self.end))
         return self.image.brokers[node].broker_epoch
 
-    def beat(self, node, *, reached=None, wants_shutdown=False, replicas=()):
+    def beat(self, node, *, reached=None, wants_shutdown=False, replicas=(), disk_full=False):
         broker = self.image.brokers[node]
         heartbeat = Heartbeat(
             node=node, broker_epoch=broker.broker_epoch, wants_shutdown=wants_shutdown,
             metadata_offset=self.end if reached is None else reached, replicas=tuple(replicas),
+            disk_full=disk_full,
         )  # fmt: skip
         self.controller.heard(self.image, heartbeat, self.now)
 
@@ -610,3 +611,53 @@ def test_the_next_controller_completes_what_the_last_one_saw_begin():
     assert (driver.partition.leader, driver.partition.in_sync) == (3, {3, 4})
     assert driver.controller.reports.get(1, CLUSTER_ID) is None
     assert driver.settle() == []
+
+
+# Full disks.
+
+
+def test_leadership_leaves_a_full_disk_at_once_and_returns_when_there_is_room():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
+    driver.settle()
+
+    driver.beat(1, disk_full=True)
+    assert driver.controller.has_news
+    driver.settle()
+    assert (driver.partition.leader, driver.controller.has_news) == (2, False)
+    for _ in range(10):
+        driver.now += 1
+        driver.beat(1, disk_full=True)
+        driver.beat(2)
+        assert driver.settle() == []
+
+    for _ in range(6):
+        driver.now += 1
+        driver.beat(1)
+        driver.beat(2)
+        driver.settle()
+    assert driver.partition.leader == 1
+
+
+def test_a_leader_on_a_full_disk_is_relieved_once_another_replica_is_in_sync():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1], 1))
+    driver.beat(1, disk_full=True)
+    driver.beat(2)
+    assert driver.settle() == []
+
+    driver.apply([partition_in([1, 2], [1, 2], 1)])
+    for _ in range(6):
+        driver.now += 1
+        driver.beat(1, disk_full=True)
+        driver.beat(2)
+        assert driver.controller.deadline(driver.image, driver.now) is not None
+        driver.settle()
+
+    assert driver.partition.leader == 2
+
+
+def test_another_life_of_a_broker_begins_with_room():
+    reports = ReplicaReports()
+    reports.take(1, 3, (), 0.0, disk_full=True)
+    reports.take(1, 4, (), 1.0)
+
+    assert reports.full() == []

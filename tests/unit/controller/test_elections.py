@@ -422,6 +422,73 @@ def test_leadership_stays_where_the_first_replica_cannot_lead(partition, fenced)
     assert elections.restore_preferred(image, electorate(image), count_max=10) == []
 
 
+# Full disks.
+
+
+def full(*nodes, **known):
+    reports = reported(**known)
+    for node in nodes:
+        reports.take(node, 1, (), 0.0, disk_full=True)
+    return reports
+
+
+def test_a_replica_on_a_full_disk_is_chosen_only_if_nobody_else_in_sync_is_there():
+    partition = partition_in([1, 2, 3], [1, 2], NO_NODE, eligible=[3])
+
+    assert chosen(partition, reports=full(1)) == 2
+    assert chosen(partition, reports=full(2)) == 1
+    assert chosen(partition, reports=full(1, 2)) == 1
+    assert chosen(partition, reports=full(1), fenced=[2]) == 1
+
+
+def test_leadership_is_not_given_back_to_a_first_replica_on_a_full_disk():
+    image = image_with(partition_in([1, 2], [1, 2], 2))
+
+    able = electorate(image, reports=full(1))
+
+    assert elections.restore_preferred(image, able, count_max=10) == []
+    with pytest.raises(PreferredLeaderNotAvailable, match="full"):
+        elections.elect_preferred(the_place(image), able)
+
+
+def relieved(partition, reports, config=None, count_max=10, fenced=()):
+    image = image_with(partition, fenced=fenced)
+    able = electorate(image, reports=reports)
+    if config is not None:
+        able = replace(able, config_of=lambda topic: topic_config(config, TopicConfig()))
+    return states(elections.relieve_full(image, able, count_max=count_max))
+
+
+def test_an_in_sync_replica_with_room_takes_over_from_a_leader_on_a_full_disk():
+    partition = partition_in([1, 2, 3], [1, 2, 3], 1)
+
+    assert relieved(partition, full(1)) == [(2, (1, 2, 3), (), 4, 5)]
+    assert relieved(partition, full(1, 2)) == [(3, (1, 2, 3), (), 4, 5)]
+    assert relieved(partition, full(1), fenced=[2]) == [(3, (1, 2, 3), (), 4, 5)]
+    assert relieved(partition, full(1), count_max=0) == []
+
+
+def test_a_leader_on_a_full_disk_keeps_the_lead_where_nobody_in_sync_has_room():
+    assert relieved(partition_in([1, 2, 3], [1, 2, 3], 1), full(1, 2, 3)) == []
+    assert relieved(partition_in([1, 2, 3], [1], 1, eligible=[2]), full(1)) == []
+    assert relieved(partition_in([1], [1], 1), full(1)) == []
+
+
+def test_with_manual_failover_a_full_disk_moves_no_leadership():
+    partition = partition_in([1, 2], [1, 2], 1)
+
+    assert relieved(partition, full(1), config={"failover.mode": "manual"}) == []
+
+
+def test_an_operator_promotes_a_replica_on_a_full_disk_only_by_force():
+    image = image_with(partition_in([1, 2], [1, 2], 2))
+    able = electorate(image, reports=full(1))
+
+    with pytest.raises(EligibleLeadersNotAvailable, match="full"):
+        elections.promote(the_place(image), 1, able, force=False)
+    assert states([elections.promote(the_place(image), 1, able, force=True)])[0][0] == 1
+
+
 # What operators ask for.
 
 

@@ -494,6 +494,23 @@ def test_who_falls_behind_is_left_out():
     assert leader.propose(LAG + 0.1, LAG, LIVES) == {1: 11, 2: 12}
 
 
+def test_who_has_no_room_is_left_out_until_it_reads_again():
+    leader = leader_of(1, 2, 3)
+    join(leader, 2, end=0)
+    join(leader, 3, end=0)
+
+    leader.found_full(3, 99)
+    assert leader.propose(0.0, LAG, LIVES) is None, "said in another life"
+    leader.found_full(3, 13)
+    assert leader.propose(0.0, LAG, LIVES) == {1: 11, 2: 12}
+    leader.decided((1, 2), 1)
+    leader.proposal_ended()
+    assert leader.propose(0.0, LAG, LIVES) is None
+
+    join(leader, 3, end=0)
+    assert leader.propose(0.0, LAG, LIVES) == {1: 11, 2: 12, 3: 13}
+
+
 def test_the_leader_never_leaves_itself_out():
     leader = leader_of(1, 2)
 

@@ -50,7 +50,8 @@ def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = Fal
 
     A fenced broker is registered but silent: it leads nothing and clients are
     not sent to it. One that is shutting down hands over what it leads. One
-    that is cordoned gets no new replicas, since it was drained.
+    that is cordoned gets no new replicas, since it was drained. One whose disk
+    is full leads only what no other in-sync replica can lead.
 
     \b
     Examples:
@@ -286,6 +287,8 @@ def state_of(broker: dict[str, Any]) -> str:
         return "fenced"
     if broker["shutting_down"]:
         return "shutting down"
+    if broker.get("disk_full"):
+        return "disk full"
     return "cordoned" if broker.get("cordoned") else "active"
 
 

@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
-from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.controller.image import PartitionImage, TopicImage
 from tidelog.faces.http.api import JSON, Call, Operation, Param
 from tidelog.model import NO_NODE, NodeId, Offset
 
@@ -72,7 +72,7 @@ class ClusterView:
 async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     leader = broker.member.quorum.raft.leader
     head = {
-        "brokers": brokers_of(broker.image), "controller": leader, "quorum": _quorum(broker),
+        "brokers": brokers_of(broker), "controller": leader, "quorum": _quorum(broker),
         "peers": _peers(broker),
     }  # fmt: skip
     parts = [_encode(head)[:-1], b',"topics":[']
@@ -111,22 +111,34 @@ class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
     shutting_down: bool
     cordoned: bool
     broker_epoch: int
+    disk_full: bool | None
+    """Whether its disk is full, as far as this node knows."""
     leads: int
     holds: int
 
 
-def brokers_of(image: ClusterImage) -> list[BrokerShown]:
+def brokers_of(broker: Broker) -> list[BrokerShown]:
     """Every broker that the cluster knows, fenced ones too, by id."""
+    image = broker.image
     return [
         BrokerShown(
             id=node, kafka=str(known.kafka), http=_text(known.http),
             peer=str(known.peer) if known.peer.port else None, rack=known.rack,
             fenced=known.fenced, shutting_down=known.shutting_down,
             cordoned=image.is_cordoned(node), broker_epoch=known.broker_epoch,
+            disk_full=_is_disk_full(broker, node),
             leads=len(image.led.get(node, ())), holds=len(image.held.get(node, ())),
         )
         for node, known in sorted(image.brokers.items())
     ]  # fmt: skip
+
+
+def _is_disk_full(broker: Broker, node: NodeId) -> bool | None:
+    if node == broker.node_id:
+        return broker.room.is_full
+    reports = broker.controller.controller.reports
+    is_heard = reports.age(node, broker.host.clock.monotonic()) is not None
+    return reports.is_full(node) if is_heard else None
 
 
 def _peers(broker: Broker) -> list[dict[str, Any]]:

@@ -24,3 +24,10 @@ def why_not_ready(node: "Node") -> str | None:
     if membership.broker.fenced:
         return "the controller has fenced the node, which was silent for too long"
     return None
+
+
+def warning(node: "Node") -> str | None:
+    """What an operator should look after though the node serves; None if there is nothing."""
+    if node.broker.room.is_full:
+        return "the disk is full: other nodes lead what they can; free some space"
+    return None

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from tidelog.faces.http.api import Call, Operation
-from tidelog.faces.http.health import why_not_ready
+from tidelog.faces.http.health import warning, why_not_ready
 from tidelog.faces.http.problems import Problem
 
 
@@ -13,9 +13,12 @@ async def live(call: Call) -> dict[str, Any]:
 
 async def ready(call: Call) -> dict[str, Any]:
     reason = why_not_ready(call.node)
-    if reason is None:
-        return {"status": "ready", "node": call.broker.node_id}
-    raise Problem(503, reason, headers={"retry-after": "1"})
+    if reason is not None:
+        raise Problem(503, reason, headers={"retry-after": "1"})
+    answer = {"status": "ready", "node": call.broker.node_id}
+    if (detail := warning(call.node)) is not None:
+        answer["detail"] = detail
+    return answer
 
 
 OPERATIONS: Final = (
@@ -25,6 +28,6 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="GET", path="/health/ready", handler=ready, tag="health", needs_cluster=False,
-        summary="Whether the node can serve; 503 says what is missing.",
+        summary="Whether the node can serve; 503 says what is missing. A full disk is told, too.",
     ),
 )  # fmt: skip

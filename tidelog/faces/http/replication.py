@@ -259,6 +259,10 @@ async def metrics_text(broker: Broker) -> str:
         "catch_up_bytes_sent_total", "counter", "Bytes sent to those who catch up.",
         [("", catch_up["bytes_sent"])],
     )  # fmt: skip
+    family(
+        "disk_full", "gauge", "1 while this node's disk has no room, else 0.",
+        [("", int(broker.room.is_full))],
+    )  # fmt: skip
     applied, errors = broker.fetching.totals()
     family(
         "replication_applied_total", "counter", "Offsets appended of what leaders sent.",

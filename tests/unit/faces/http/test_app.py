@@ -78,6 +78,18 @@ def test_a_node_that_serves_is_live_and_ready():
     on_a_node(story)
 
 
+def test_a_node_whose_disk_is_full_is_ready_and_says_so():
+    async def story(node):
+        node.broker.room.ran_out()
+
+        ready = await ask(make_app(face(node)), "/health/ready")
+
+        assert ready.status == 200
+        assert "disk is full" in ready.json["detail"]
+
+    on_a_node(story)
+
+
 def test_a_node_that_starts_or_stops_is_live_but_not_ready_and_says_why():
     async def story(node):
         for state, word in (({"is_serving": False}, "starting"), ({"is_stopping": True}, "stop")):

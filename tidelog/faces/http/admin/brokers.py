@@ -97,7 +97,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_brokers(call: Call) -> Brokers:
     after, limit = call["after"], call["limit"]
-    found = [one for one in brokers_of(call.broker.image) if after is None or one.id > after]
+    found = [one for one in brokers_of(call.broker) if after is None or one.id > after]
     return Brokers(
         controller=call.broker.member.quorum.raft.leader, brokers=found[:limit],
         next=found[limit - 1].id if len(found) > limit else None,
@@ -106,7 +106,7 @@ async def list_brokers(call: Call) -> Brokers:
 
 async def describe_broker(call: Call) -> BrokerShown:
     node = _known(call)
-    return next(one for one in brokers_of(call.broker.image) if one.id == node)
+    return next(one for one in brokers_of(call.broker) if one.id == node)
 
 
 def _known(call: Call) -> NodeId:
