@@ -112,6 +112,7 @@ def test_a_broker_is_stopped_by_way_of_another_and_then_removed():
         again = world.ask(1, "/v1/brokers/4/stop", "POST", {})
         assert again.status == 409 and "fenced" in again.json["detail"]
         assert world.ask(3, "/v1/brokers/4", "DELETE").json == {"node": 4, "removed": True}
+        world.run_until(lambda: 4 not in world.node(1).broker.image.brokers, 30.0)
         assert world.ask(1, "/v1/brokers/4").status == 404
         throttle = world.get(1, "/v1/configs/brokers/default?changed=true")["configs"]
         assert [(one["name"], one["source"]) for one in throttle if one["name"] == THROTTLE] == [
