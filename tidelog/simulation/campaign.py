@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tidelog.simulation.coverage import Met
 
 _HASH_SEED: Final = "PYTHONHASHSEED"
 
@@ -50,6 +53,7 @@ class Played:
     trace_hash: str
     trace: list[str]
     finding: Finding | None
+    met: "Met"
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class Totals:
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
+    met: "Met | None" = None
     _hash: Any = field(default_factory=lambda: blake2b(digest_size=16))
 
     def add(self, played: Played) -> None:
@@ -75,6 +80,10 @@ class Totals:
         self.acknowledged += played.acknowledged
         self.faults.update(played.faults)
         self._hash.update(f"{played.seed} {played.trace_hash}\n".encode())
+        if self.met is None:
+            self.met = played.met
+        else:
+            self.met.add(played.met)
         if played.finding is not None:
             self.findings.append(played.finding)
 
@@ -125,6 +134,7 @@ def play_seed(
         trace_hash=outcome.trace_hash,
         trace=outcome.trace,
         finding=finding,
+        met=outcome.met,
     )
 
 

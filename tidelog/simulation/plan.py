@@ -57,6 +57,8 @@ class Plan:
     kv_pace: KvPace = field(default_factory=KvPace)
     queue_pace: QueuePace = field(default_factory=QueuePace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
+    situations: tuple[str, ...] = ()
+    """The names of those that it has."""
 
 
 def without(plan: Plan, faults: Collection[int]) -> Plan:

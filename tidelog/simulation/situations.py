@@ -11,7 +11,7 @@ Rule 2: a seed has a situation with the row's chance. If the kinds of faults are
 
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -77,4 +77,5 @@ def situate(plan: Plan, enabled: Collection[str], kinds: Collection[str] | None)
             is_on = not situation.kinds.keys().isdisjoint(kinds)
         if is_on:
             plan = situation.situate(plan, choose, enabled)
+            plan = replace(plan, situations=(*plan.situations, situation.name))
     return plan

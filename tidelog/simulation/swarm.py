@@ -11,11 +11,12 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from tidelog.config import TopicConfig
+from tidelog.simulation.coverage import Coverage, Met
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.faults import DAMAGING, KINDS, Draw
 from tidelog.simulation.groups import GroupLoad
@@ -25,7 +26,7 @@ from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.queues import QueueLoad
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
-from tidelog.simulation.situations import EVERY_KIND, situate
+from tidelog.simulation.situations import situate
 from tidelog.simulation.stories import STORIES, detail
 from tidelog.simulation.transactions import TransactionLoad
 from tidelog.simulation.workload import Pace, Workload
@@ -53,6 +54,7 @@ class Outcome:
     effects: Counter[str]
     trace_hash: str
     trace: list[str]
+    met: Met = field(default_factory=Met)
 
 
 def make_plan(
@@ -154,7 +156,7 @@ def play(
         plan.seed, nodes=plan.nodes, keep_trace=keep_trace, restart_after_seconds=1.0,
         node_factory=node_factory or partial(real_node, **plan.node, **_quorum(plan)),
         disk_factory=partial(disk_factory, **plan.disk), replay=replay, **plan.network,
-    ) as world:  # fmt: skip
+    ) as world, Coverage(world, plan) as coverage:  # fmt: skip
         for machine in world.machines.values():
             machine.pace.seconds = (0.00002, plan.disk_seconds_max)
         workload = _load(world, plan)
@@ -162,8 +164,7 @@ def play(
             world.start(START_SECONDS)
             workload.start()
             for fault in plan.faults:
-                befall = EVERY_KIND[fault.kind]
-                world.after(fault.at, partial(befall, world, **fault.arguments))
+                world.after(fault.at, coverage.befall, fault)
             world.run(plan.chaos_seconds)
             world.heal()
             world.network.window_bytes = HEALED_WINDOW_BYTES
@@ -189,6 +190,7 @@ def play(
             effects=world.network.effects,
             trace_hash=world.trace.digest,
             trace=world.trace.lines() if keep_trace else [],
+            met=coverage.end(),
         )
 
 
