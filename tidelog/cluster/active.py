@@ -47,6 +47,7 @@ class ActiveController:
         self._config_of = config_of
         self._lease_seconds = lease_seconds
         self._leadership = Leadership(member)
+        self._process = host.new_id().hex
         self._controller: Controller | None = None
         self._wake = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
@@ -138,6 +139,11 @@ class ActiveController:
 
     async def _register(self, asked: Register, place: Answer) -> None:
         wanted, metadata = asked.registration, self._metadata
+        if self._member.quorum.leads and self.controller.must_leave_first(metadata.image, wanted):
+            self._wake.set()
+            problem = f"others take over what node {wanted.node} led before; it may register then"
+            place.send(RegisterAnswer(problem=problem))
+            return
         try:
             await metadata.decide_here(
                 lambda image: self.controller.register(image, wanted, metadata.applied)
@@ -159,19 +165,19 @@ class ActiveController:
             return
         if not self._member.quorum.leads:
             self.controller.overheard(heartbeat, now)
-            place.send(HeartbeatAnswer(is_controller=False))
+            place.send(HeartbeatAnswer(is_controller=False, process=self._process))
             return
         try:
             self.controller.heard(self._metadata.image, heartbeat, now)
         except BrokerError:
-            place.send(HeartbeatAnswer(is_controller=True, is_known=False))
+            place.send(HeartbeatAnswer(is_controller=True, is_known=False, process=self._process))
             return
         self._member.quorum.spawn(self._answer(heartbeat, place))
 
     async def _answer(self, heartbeat: Heartbeat, place: Answer) -> None:
         """Say how the broker stands once it is certain that nobody else could."""
         if not await self._leadership.confirmed():
-            place.send(HeartbeatAnswer(is_controller=False))
+            place.send(HeartbeatAnswer(is_controller=False, process=self._process))
             return
         standing = self.controller.standing(
             self._metadata.image, heartbeat.node, heartbeat.broker_epoch, self._now()
@@ -179,7 +185,7 @@ class ActiveController:
         place.send(
             HeartbeatAnswer(
                 is_controller=True, is_known=standing.is_known, is_fenced=standing.is_fenced,
-                may_stop=standing.may_stop,
+                may_stop=standing.may_stop, process=self._process,
             )
         )  # fmt: skip
         if standing.is_fenced or heartbeat.wants_shutdown or self.controller.has_news:

@@ -5,6 +5,7 @@ Rule 1: the order of a start: find the snapshot and the log, listen to peers, fi
 Rule 2: a node alone is a quorum of one, and the same code.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from tidelog.cluster.quorum_log import QuorumLog
 from tidelog.cluster.snapshots import Snapshots
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
-from tidelog.controller.snapshot import decode_snapshot, encode_snapshot
+from tidelog.controller.snapshot import decode_snapshot, encode_snapshot, encode_topic
 from tidelog.errors import StorageError
 from tidelog.host import Host
 from tidelog.log.directory import META, DataDirectory, Identity, encode_id
@@ -38,6 +39,7 @@ _log = logging.getLogger(__name__)
 NOWHERE: Final = Endpoint(host="", port=0)
 """The peer address of a node that is alone."""
 
+_TOPICS_AT_ONCE: Final = 20
 SNAPSHOT_RECORDS: Final = 20_000
 """So many records after the last snapshot the next one is made."""
 
@@ -122,7 +124,7 @@ class Member:
         self._snapshot: SnapshotId | None = None
         if found is not None:
             self._snapshot, records = found
-            self._begin_from(self._snapshot, records)
+            self._begin_from(self._snapshot, decode_snapshot(records))
         await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
         self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
         self.hub.on_hello(self._check_hello)
@@ -222,8 +224,7 @@ class Member:
 
     # The quorum reports back.
 
-    def _begin_from(self, snapshot: SnapshotId, records: bytes) -> VoterSet:
-        image: ClusterImage = decode_snapshot(records)
+    def _begin_from(self, snapshot: SnapshotId, image: ClusterImage) -> VoterSet:
         self.metadata.begin_from(image, snapshot.end)
         self._records_since_snapshot = 0
         return image.voters
@@ -252,6 +253,10 @@ class Member:
 
         If the disk has no room for it, the next record makes this node try again.
         """
+        for count, topic in enumerate(list(self.metadata.image.topics.values())):
+            encode_topic(topic)  # what does not change until the snapshot is encoded by then
+            if count % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         applied = self.metadata.applied
         snapshot = SnapshotId(applied, self.log.log.epochs.epoch_at(applied - 1))
         try:

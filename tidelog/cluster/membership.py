@@ -187,12 +187,14 @@ class Membership:
 
     async def _beat(self, voter: NodeId) -> None:
         reporting, nudge = self._reporting, self._nudges[voter]
-        reporting.forget(voter)
+        listener: tuple[int, str] | None = None
         while True:
             nudge.clear()
+            epoch = self._broker_epoch
+            if listener is None or listener[0] != epoch:
+                reporting.forget(voter)  # what this broker said in another life counts no more
             news = reporting.news(voter)
             sent_at = self._host.clock.monotonic()
-            epoch = self._broker_epoch
             heartbeat = Heartbeat(
                 node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
                 wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
@@ -206,10 +208,15 @@ class Membership:
                     seconds_max=self._lease_seconds,
                 )
             except (PeerUnreachable, PeerRefused):
-                reporting.forget(voter)  # it may be another process by the next time
+                listener = None  # it may be another process by the next time
             else:
-                if reporting.acknowledged(voter, news):
-                    nudge.set()  # the rest follows at once
+                if listener is not None and listener[1] != answer.process:
+                    listener = None  # it has restarted since, and heard only the last news
+                    nudge.set()
+                else:
+                    listener = (epoch, answer.process)
+                    if reporting.acknowledged(voter, news):
+                        nudge.set()  # the rest follows at once
                 if answer.is_controller and epoch == self._broker_epoch:
                     self._answered(answer, sent_at)
             await _set_within(nudge, self._interval)

@@ -90,6 +90,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):
     """False: this life is over, or was never registered; register again."""
     is_fenced: bool = True
     may_stop: bool = False
+    process: str = ""
+    """Another one for each process of the voter: what its last one was told is lost with it."""
 
 
 class ConfirmEpoch(Message, frozen=True, kw_only=True, tag=True):

@@ -22,7 +22,9 @@ from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, QuorumLog, entries_in
 from tidelog.cluster.snapshots import Snapshots, checked
+from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
+from tidelog.controller.snapshot import decode_snapshot
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
@@ -102,7 +104,7 @@ class Quorum:
         timing: Timing,
         contacts: Sequence[NodeId],
         on_commit: Callable[[Entry], None],
-        on_snapshot: Callable[[SnapshotId, bytes], VoterSet],
+        on_snapshot: Callable[[SnapshotId, ClusterImage], VoterSet],
         on_lead: Callable[[Epoch], None],
         on_follow: Callable[[Epoch, NodeId | None], None],
         on_fatal: Callable[[BaseException], None],
@@ -556,9 +558,15 @@ class Quorum:
             _log.error("the snapshot of node %d is damaged or gone", wanted.leader)
             self.post(SnapshotFailed())
             return
-        self.post(partial(self._install, wanted, bytes(content), records))
+        try:  # in another thread: it takes a while if there are many partitions
+            image = await self._host.offload.run(partial(decode_snapshot, records))
+        except ValueError as error:
+            _log.error("the snapshot of node %d cannot be read: %s", wanted.leader, error)
+            self.post(SnapshotFailed())
+            return
+        self.post(partial(self._install, wanted, bytes(content), image))
 
-    async def _install(self, wanted: GetSnapshot, content: bytes, records: bytes) -> None:
+    async def _install(self, wanted: GetSnapshot, content: bytes, image: ClusterImage) -> None:
         """Begin again from a snapshot. The file comes first: a start with both finds its way."""
         if self._wanted is not wanted:
             return
@@ -569,7 +577,7 @@ class Quorum:
             return
         await self.log.restart_at(snapshot.end)
         self._snapshot = snapshot
-        voters = self._decided_voters = self._on_snapshot(snapshot, records)
+        voters = self._decided_voters = self._on_snapshot(snapshot, image)
         _log.info("the metadata begins again from a snapshot of all below offset %d", snapshot.end)
         self.post(SnapshotInstalled(snapshot, voters))
 

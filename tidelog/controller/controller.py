@@ -16,7 +16,7 @@ What others want (topics, configs, in-sync sets) is decided by functions of an i
 `decisions`, `in_sync` and `elections`. They need no controller, only rule 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,12 +33,11 @@ from tidelog.controller.records import (
 )
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReports
-from tidelog.model import NodeId, Offset
+from tidelog.controller.worklist import CHANGED, Worklist
+from tidelog.model import NO_NODE, NodeId, Offset
 
 PREFERRED_SECONDS: Final = 5.0
 """How often leadership is given back to first replicas, and what nobody leads is looked at."""
-PREFERRED_COUNT_MAX: Final = 500
-"""How many partitions change their leader in one batch because of that."""
 COMPLETED_COUNT_MAX: Final = 500
 """How many partitions whose replicas have moved let the others go in one batch."""
 
@@ -75,6 +74,12 @@ class Controller:
         self.reports = ReplicaReports()
         self._elect_all = True
         self._restore_at = 0.0
+        self._to_leave = Worklist()
+        """The partitions of brokers that are fenced or about to stop."""
+        self._to_elect = Worklist()
+        """The partitions that nobody led when they were last looked for."""
+        self._to_restore = Worklist()
+        """The partitions that another led than their first replica, likewise."""
         self._leaderless: dict[NodeId, tuple[int, Offset]] = {}
         """The brokers that leave and lead nothing, since which end of the log."""
 
@@ -87,6 +92,11 @@ class Controller:
         """This node leads the quorum, and the image holds all that was committed before."""
         self._leases.begin(image, now)
         self._elect_all = True
+        for worklist in (self._to_leave, self._to_elect, self._to_restore):
+            worklist.clear()
+        for node, broker in image.brokers.items():
+            if not broker.is_active:  # the controller before this one may not have come to an end
+                self._to_leave.add(image.held.get(node, {}).values())
         self._restore_at = now + (self._preferred_seconds or 0.0)
         self._leaderless = {}
         self._note_leaderless(image, end)
@@ -129,6 +139,21 @@ class Controller:
 
     # What is decided.
 
+    def must_leave_first(self, image: ClusterImage, wanted: Registration) -> bool:
+        """Whether the broker's last life holds more than one batch can end; it is fenced then.
+
+        A registration ends that life at once, and with it all that it led. So what it led goes to
+        others first, some partitions at a time.
+        """
+        known = image.brokers.get(wanted.node)
+        if known is None or known.incarnation == wanted.incarnation:
+            return False
+        if known.directory != wanted.directory or len(image.held.get(wanted.node, ())) <= CHANGED:
+            return False
+        if not known.fenced:
+            self._leases.gone(wanted.node)
+        return not known.fenced or bool(self._to_leave)
+
     def register(
         self, image: ClusterImage, wanted: Registration, end: Offset
     ) -> list[MetadataRecord]:
@@ -144,16 +169,21 @@ class Controller:
         """
         electorate = self.electorate(image)
         if nodes := self._leases.ended(image, now):
+            self._leave(image, nodes)
             return membership.fence(image, nodes, electorate)
         if nodes := self._leases.leaving(image, now):
+            self._leave(image, nodes)
             return membership.begin_shutdown(image, nodes, electorate)
+        if left := self._left(image, electorate):
+            return left
         if nodes := self._leases.ready(image, now):
+            self._elect_all = True  # one batch may not have all that they can lead
             return membership.unfence(image, nodes, electorate)
         if records := elections.settle_damage(image, electorate, self.reports.unsettled):
             return list(records)
         self.reports.unsettled.clear()
         if self.reports.full_is_news or self._is_time(now):
-            if records := elections.relieve_full(image, electorate, count_max=PREFERRED_COUNT_MAX):
+            if records := elections.relieve_full(image, electorate, count_max=CHANGED):
                 return list(records)
             self.reports.full_is_news = False
         if records := reassignment.completed(
@@ -162,26 +192,35 @@ class Controller:
             return list(records)
         # The controller before this one may not have come to it; or a setting allows it now.
         if self._elect_all or self._is_time(now):
-            if records := list(elections.elect_all(image, electorate)):
-                return list(records)
             self._elect_all = False
-        return self._restore_preferred(image, electorate, now)
+            self._to_elect.add(image.led.get(NO_NODE, {}).values())
+        if self._is_time(now):
+            self._restore_at = now + (self._preferred_seconds or 0.0)
+            self._to_restore.add(image.strayed.values())
+        elected = self._to_elect.look(image, lambda place: elections.lead_again(place, electorate))
+        return list(
+            elected
+            or self._to_restore.look(image, lambda place: elections.given_back(place, electorate))
+        )
 
-    def _restore_preferred(
-        self, image: ClusterImage, electorate: Electorate, now: float
-    ) -> list[MetadataRecord]:
-        if self._preferred_seconds is None or not self._is_time(now):
-            return []
-        restored = elections.restore_preferred(image, electorate, count_max=PREFERRED_COUNT_MAX)
-        if len(restored) < PREFERRED_COUNT_MAX:  # otherwise go on at once with the rest
-            self._restore_at = now + self._preferred_seconds
-        return list(restored)
+    def _leave(self, image: ClusterImage, nodes: Collection[NodeId]) -> None:
+        for node in nodes:
+            self._to_leave.add(image.held.get(node, {}).values())
+
+    def _left(self, image: ClusterImage, electorate: Electorate) -> list[MetadataRecord]:
+        """The next partitions that brokers which are gone, or go, lead no more."""
+        gone = image.brokers.keys() - electorate.active
+        return list(
+            self._to_leave.look(image, lambda place: elections.left(place, gone, electorate))
+        )
 
     def _is_time(self, now: float) -> bool:
         return self._preferred_seconds is not None and now >= self._restore_at
 
     def deadline(self, image: ClusterImage, now: float) -> float | None:
         """When `due` may have something to do though nothing happens; it may be in the past."""
+        if self._to_leave or self._to_elect or self._to_restore:
+            return now
         ends = self._leases.deadline(image, now)
         is_awaited = image.strayed or self.reports.full()
         if not is_awaited or self._preferred_seconds is None:

@@ -29,6 +29,7 @@ from tidelog.controller.records import (
     TopicCreated,
     TopicDeleted,
     VotersChanged,
+    topic_id_of,
 )
 from tidelog.model import NO_NODE, NodeId, TopicPartition
 
@@ -124,7 +125,7 @@ class Differences:
     def _touched(self, image: ClusterImage, record: MetadataRecord) -> Iterable[tuple[UUID, int]]:
         match record:
             case PartitionChanged():
-                return [(UUID(record.topic), record.partition)]
+                return [(topic_id_of(record.topic), record.partition)]
             case TopicCreated():
                 topic_id = UUID(record.id)
                 return [(topic_id, number) for number in range(len(record.replicas))]

@@ -262,9 +262,19 @@ def leave(
 ) -> Iterator[PartitionChanged]:
     """What changes when `nodes` lead nothing more and leave the in-sync sets."""
     for place in _held_by_any(image, nodes):
-        after = without(place, nodes, electorate)
-        if after != place.partition:
-            yield change(place, after)
+        if (changed := left(place, nodes, electorate)) is not None:
+            yield changed
+
+
+def left(
+    place: Place, nodes: Collection[NodeId], electorate: Electorate
+) -> PartitionChanged | None:
+    """What changes when `nodes` do not lead this partition any more, and leave its in-sync set."""
+    partition = place.partition
+    if partition.leader not in nodes and partition.in_sync.isdisjoint(nodes):
+        return None
+    after = without(place, nodes, electorate)
+    return None if after == partition else change(place, after)
 
 
 def _held_by_any(image: ClusterImage, nodes: Collection[NodeId]) -> Iterable[Place]:
@@ -282,20 +292,17 @@ def come(
 ) -> Iterator[PartitionChanged]:
     """What nobody leads, and somebody can now that `nodes` are among the active."""
     if image.led.get(NO_NODE):
-        yield from _lead_again(_held_by_any(image, nodes), electorate)
+        for place in _held_by_any(image, nodes):
+            if (changed := lead_again(place, electorate)) is not None:
+                yield changed
 
 
-def elect_all(image: ClusterImage, electorate: Electorate) -> Iterator[PartitionChanged]:
-    """Everything that nobody leads and somebody can."""
-    return _lead_again(image.led.get(NO_NODE, {}).values(), electorate)
-
-
-def _lead_again(places: Iterable[Place], electorate: Electorate) -> Iterator[PartitionChanged]:
-    for place in places:
-        if place.partition.leader == NO_NODE:
-            after = led_anew(place, place.partition, electorate)
-            if after.leader != NO_NODE:
-                yield decided(place, after, electorate)
+def lead_again(place: Place, electorate: Electorate) -> PartitionChanged | None:
+    """The partition under a leader, if nobody leads it and somebody can."""
+    if place.partition.leader != NO_NODE:
+        return None
+    after = led_anew(place, place.partition, electorate)
+    return None if after.leader == NO_NODE else decided(place, after, electorate)
 
 
 # Replicas that are damaged, and those that are so no more.
@@ -339,22 +346,17 @@ def without_damaged(place: Place, electorate: Electorate) -> PartitionImage:
 # First replicas.
 
 
-def restore_preferred(
-    image: ClusterImage, electorate: Electorate, *, count_max: int
-) -> list[PartitionChanged]:
-    """Give partitions back to their first replicas, where these are there and in sync."""
-    restored: list[PartitionChanged] = []
-    for place in image.strayed.values():
-        if len(restored) >= count_max:
-            break
-        partition = place.partition
-        first = partition.replicas[0]
-        can_lead = first in partition.in_sync and electorate.may_lead(first, partition)
-        if electorate.reports.is_full(first) or electorate.waits(place.topic, partition):
-            continue
-        if can_lead:
-            restored.append(decided(place, led_by(partition, first), electorate))
-    return restored
+def given_back(place: Place, electorate: Electorate) -> PartitionChanged | None:
+    """The partition under its first replica, if that is there and in sync."""
+    partition = place.partition
+    first = partition.replicas[0]
+    if first == partition.leader or first not in partition.in_sync:
+        return None
+    if electorate.reports.is_full(first):
+        return None
+    if not electorate.may_lead(first, partition) or electorate.waits(place.topic, partition):
+        return None
+    return decided(place, led_by(partition, first), electorate)
 
 
 # Brokers whose disks are full.

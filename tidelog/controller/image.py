@@ -5,7 +5,7 @@ Rule 2: nothing here decides anything; see `decisions`, `registration` and `elec
 Rule 3: what is looked up is indexed. One record costs what it touches, however much there is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, assert_never
 from uuid import UUID
 
@@ -32,6 +32,7 @@ from tidelog.controller.records import (
     TopicDeleted,
     VotersChanged,
     cluster_id_of,
+    topic_id_of,
 )
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
@@ -116,6 +117,8 @@ class TopicImage:
     id: UUID
     partitions: list[PartitionImage]
     config: dict[str, str]
+    encoded: bytes | None = field(default=None, compare=False, repr=False)
+    """This as a snapshot has it, once it was asked for; None again with every change."""
 
 
 class Place(NamedTuple):
@@ -248,7 +251,9 @@ class ClusterImage:
         """Take one record, in the order of the log."""
         match record:
             case PartitionChanged():
-                self._change(self.topics_by_id[UUID(record.topic)], record.partition, record.state)
+                self._change(
+                    self.topics_by_id[topic_id_of(record.topic)], record.partition, record.state
+                )
             case TopicCreated():
                 topic = TopicImage(
                     name=record.name, id=UUID(record.id), config=dict(record.config), partitions=[]
@@ -265,7 +270,8 @@ class ClusterImage:
                     self.moving.pop(partition.cluster_id, None)
                     self._unlink(partition)
             case TopicConfigChanged():
-                self.topics[record.topic].config = dict(record.config)
+                topic = self.topics[record.topic]
+                topic.config, topic.encoded = dict(record.config), None
             case NodeConfigChanged():
                 self.node_configs[record.node] = dict(record.config)
             case ProducerIdsGranted():
@@ -321,6 +327,7 @@ class ClusterImage:
         else:
             ids = self.free_cluster_ids(topic.id, len(topic.partitions), len(record.replicas))
             added = list(map(_all_in_sync, ids, record.replicas))
+        topic.encoded = None
         for partition in added:
             place = Place(topic, len(topic.partitions))
             topic.partitions.append(partition)
@@ -334,6 +341,7 @@ class ClusterImage:
         assert before.cluster_id == after.cluster_id, "a partition keeps its cluster id"
         place = self.places[after.cluster_id]
         topic.partitions[number] = after
+        topic.encoded = None
         if before.leader != after.leader or before.replicas != after.replicas:
             self._unlink(before)
             self._link(after, place)
@@ -346,6 +354,7 @@ class ClusterImage:
         for topic, number in self.led.get(node, {}).values():
             before = topic.partitions[number]
             topic.partitions[number] = msgspec.structs.replace(before, epoch=before.epoch + 1)
+            topic.encoded = None
 
     # The indexes.
 

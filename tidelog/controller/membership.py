@@ -1,7 +1,8 @@
 """Brokers that go, come back, want to stop or are removed: what changes with them.
 
-Rule 1: a broker's record comes first, then those of the partitions that it changes; all in one
-        batch, so that nobody sees a fenced broker in sync, or one that leaves in the lead.
+Rule 1: a broker's record comes first, then those of the partitions that it changes, as many as go
+        into one batch (`worklist`). The rest follows: until then a fenced broker may still be named
+        as a leader, or in sync. It neither leads, without a lease, nor is it elected, or let in.
 Rule 2: several brokers at once are one decision: leadership never moves to one who goes, too.
 """
 
@@ -19,6 +20,7 @@ from tidelog.controller.records import (
     BrokerUnregistered,
     MetadataRecord,
 )
+from tidelog.controller.worklist import CHANGED
 from tidelog.errors import BrokerIdNotRegistered, InvalidRequest
 from tidelog.model import NodeId
 
@@ -34,7 +36,7 @@ def fence(
         BrokerFenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
         for node in sorted(nodes)
     ]
-    records += elections.leave(image, nodes, electorate.without_nodes(nodes))
+    records += islice(elections.leave(image, nodes, electorate.without_nodes(nodes)), CHANGED)
     return records
 
 
@@ -46,7 +48,7 @@ def unfence(
         BrokerUnfenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
         for node in sorted(nodes)
     ]
-    records += elections.come(image, nodes, electorate.with_nodes(nodes))
+    records += islice(elections.come(image, nodes, electorate.with_nodes(nodes)), CHANGED)
     return records
 
 
@@ -58,7 +60,7 @@ def begin_shutdown(
         BrokerShutdownWanted(node=node, broker_epoch=image.brokers[node].broker_epoch)
         for node in sorted(nodes)
     ]
-    records += elections.leave(image, nodes, electorate.without_nodes(nodes))
+    records += islice(elections.leave(image, nodes, electorate.without_nodes(nodes)), CHANGED)
     return records
 
 

@@ -9,6 +9,7 @@ Rule 3: the records of one decision go into one batch: all of them happen, or no
 """
 
 import zlib
+from functools import lru_cache
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -231,6 +232,12 @@ def decode(data: bytes) -> MetadataRecord:
     if not data or data[0] != FORMAT:
         raise ValueError(f"a metadata record of format {data[:1]!r}; this version knows {FORMAT}")
     return _decoder.decode(data[1:])
+
+
+@lru_cache(maxsize=8192)
+def topic_id_of(written: str) -> UUID:
+    """A topic's id as a record has it; parsed once, for a batch may name it thousands of times."""
+    return UUID(written)
 
 
 def cluster_id_of(topic_id: UUID, number: int) -> int:

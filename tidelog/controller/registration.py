@@ -95,7 +95,11 @@ def _begin_life(
 ) -> Iterator[PartitionChanged]:
     node = wanted.node
     for place in image.held.get(node, {}).values():
-        if known is not None and known.directory != wanted.directory:
+        partition = place.partition
+        has_disk = known is None or known.directory == wanted.directory
+        if has_disk and not (_counts_on(partition, node) or partition.lost):
+            continue
+        if known is not None and not has_disk:
             after = _without_disk(place, ReplicaKey(node, known.directory), electorate)
         else:
             after = elections.without(place, [node], electorate)
@@ -103,8 +107,12 @@ def _begin_life(
                 after = _without_cache(place, after, node, electorate)
         if not after.in_sync and ReplicaKey(node, wanted.directory) in after.lost:
             after = after.edited(in_sync=frozenset({node}), lost=())
-        if after != place.partition:
+        if after != partition:
             yield elections.change(place, after)
+
+
+def _counts_on(partition: PartitionImage, node: NodeId) -> bool:
+    return node == partition.leader or node in partition.in_sync or node in partition.eligible
 
 
 def _without_cache(

@@ -33,8 +33,7 @@ VERSION: Final = 1
 _SIZE: Final = struct.Struct(">I")
 
 
-def snapshot_records(image: ClusterImage) -> Iterator[MetadataRecord]:
-    """The records of a log that adds up to `image`."""
+def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
     yield SnapshotBegan(
         version=VERSION, broker_epoch_last=image.broker_epoch_last,
         quorum_epoch=image.quorum_epoch, quorum_leader=image.quorum_leader,
@@ -50,7 +49,6 @@ def snapshot_records(image: ClusterImage) -> Iterator[MetadataRecord]:
         yield NodeConfigChanged(node=changed, config=config)
     if image.producer_ids_end:
         yield ProducerIdsGranted(node=NO_NODE, end=image.producer_ids_end)
-    yield from map(_topic, image.topics.values())
 
 
 def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:
@@ -73,12 +71,22 @@ def _topic(topic: TopicImage) -> TopicCreated:
     )  # fmt: skip
 
 
+def encode_topic(topic: TopicImage) -> bytes:
+    """The topic as a snapshot has it; encoded again only if it has changed."""
+    encoded = topic.encoded
+    if encoded is None:
+        encoded = topic.encoded = _framed(_topic(topic))
+    return encoded
+
+
 def encode_snapshot(image: ClusterImage) -> bytes:
-    parts: list[bytes] = []
-    for record in snapshot_records(image):
-        encoded = encode(record)
-        parts += (_SIZE.pack(len(encoded)), encoded)
-    return b"".join(parts)
+    parts = map(_framed, _records_before_topics(image))
+    return b"".join((*parts, *map(encode_topic, image.topics.values())))
+
+
+def _framed(record: MetadataRecord) -> bytes:
+    encoded = encode(record)
+    return _SIZE.pack(len(encoded)) + encoded
 
 
 def decode_snapshot(data: bytes) -> ClusterImage:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tidelog.controller import elections
 from tidelog.controller.elections import Electorate, min_in_sync
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import (
@@ -232,3 +233,16 @@ def reported(**ends):
         report = ReplicaReport(CLUSTER_ID, last_epoch, end, 0, *damaged)
         reports.take(int(name[1:]), 1, [report], now=0.0)
     return reports
+
+
+def elect_all(image, able):
+    """Everything that nobody leads and somebody can, as the controller finds it."""
+    places = list(image.led.get(NO_NODE, {}).values())
+    found = [elections.lead_again(place, able) for place in places]
+    return [record for record in found if record is not None]
+
+
+def restore_preferred(image, able, *, count_max):
+    """What goes back to first replicas, as the controller finds it."""
+    found = [elections.given_back(place, able) for place in image.strayed.values()]
+    return [record for record in found if record is not None][:count_max]

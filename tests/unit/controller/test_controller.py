@@ -13,7 +13,7 @@ from tests.unit.controller.histories import (
 )
 from tidelog.config import TopicConfig
 from tidelog.controller import elections, reassignment
-from tidelog.controller.controller import PREFERRED_COUNT_MAX, Controller, Standing
+from tidelog.controller.controller import Controller, Standing
 from tidelog.controller.decisions import Defaults, NewTopic, create_topic
 from tidelog.controller.elections import min_in_sync
 from tidelog.controller.image import ClusterImage
@@ -30,6 +30,7 @@ from tidelog.controller.records import (
 )
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport, ReplicaReports
+from tidelog.controller.worklist import CHANGED
 from tidelog.errors import BrokerError, StaleBrokerEpoch
 from tidelog.model import NO_NODE, Endpoint
 
@@ -237,7 +238,7 @@ def test_an_earlier_life_is_told_that_it_is_over():
 
 
 def test_leaders_return_to_first_replicas_after_a_while_and_not_all_at_once():
-    count = PREFERRED_COUNT_MAX + 1
+    count = CHANGED + 1
     created = TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1, 2]] * count)
     driver = Driver(*cluster(1, 2), created, preferred_seconds=5.0, lease_seconds=100.0)
     for number, partition in enumerate(driver.image.topics["t"].partitions):
@@ -249,9 +250,122 @@ def test_leaders_return_to_first_replicas_after_a_while_and_not_all_at_once():
 
     driver.now = 5.0
 
-    assert [len(batch) for batch in driver.settle()] == [PREFERRED_COUNT_MAX, 1]
+    assert [len(batch) for batch in driver.settle()] == [CHANGED, 1]
     assert driver.image.strayed == {}
     assert driver.controller.deadline(driver.image, 5.0) == 100.0
+
+
+MANY = 2 * CHANGED + 1
+
+
+def led_by_one(count: int) -> Driver:
+    """Three brokers, the first of which leads all of many partitions."""
+    created = TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1, 2, 3]] * count)
+    driver = Driver(*cluster(1, 2, 3), created, preferred_seconds=None, lease_seconds=100.0)
+    for node in (1, 2, 3):
+        driver.beat(node)
+    assert driver.settle() == []
+    return driver
+
+
+def sizes(batches: list[list[str]]) -> list[int]:
+    return [batch.count("PartitionChanged") for batch in batches]
+
+
+def test_a_broker_that_holds_very_much_is_fenced_in_several_batches():
+    driver = led_by_one(MANY)
+
+    driver.controller.gone(1)
+    batches = driver.settle()
+
+    assert batches[0][0] == "BrokerFenced"
+    assert sizes(batches) == [CHANGED, CHANGED, 1]
+    assert all(1 not in p.in_sync and p.leader == 2 for p in driver.image.topics["t"].partitions)
+    assert driver.controller.deadline(driver.image, 0.0) == 100.0
+
+
+def test_a_batch_that_was_lost_on_the_way_is_decided_again():
+    driver = led_by_one(MANY)
+    driver.controller.gone(1)
+    driver.apply(driver.controller.due(driver.image, 0.0))
+
+    lost = driver.controller.due(driver.image, 0.0)
+
+    assert driver.controller.deadline(driver.image, 0.0) == 0.0
+    assert driver.controller.due(driver.image, 0.0) == lost
+    assert sizes(driver.settle()) == [CHANGED, 1]
+
+
+def test_a_new_controller_finishes_what_its_predecessor_began():
+    driver = led_by_one(MANY)
+    driver.controller.gone(1)
+    driver.apply(driver.controller.due(driver.image, 0.0))
+
+    driver.begin()
+
+    assert sizes(driver.settle()) == [CHANGED, 1]
+
+
+def test_a_broker_that_stops_hands_over_very_much_in_several_batches():
+    driver = led_by_one(MANY)
+
+    driver.beat(1, wants_shutdown=True)
+    batches = driver.settle()
+
+    assert batches[0][0] == "BrokerShutdownWanted"
+    assert sizes(batches) == [CHANGED, CHANGED, 1]
+    for node in (2, 3):
+        driver.beat(node)
+    assert driver.standing(1).may_stop
+
+
+def test_topics_that_are_deleted_meanwhile_are_left_alone():
+    driver = led_by_one(MANY)
+    driver.controller.gone(1)
+    driver.apply(driver.controller.due(driver.image, 0.0))
+
+    driver.apply([TopicDeleted(name="t")])
+
+    assert driver.settle() == []
+
+
+def test_a_broker_that_held_very_much_registers_again_once_others_lead_it():
+    driver = led_by_one(MANY)
+    wanted = Registration(
+        cluster_id="c", node=1, incarnation="another", directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
+    )  # fmt: skip
+    assert driver.controller.must_leave_first(driver.image, wanted)
+
+    batches = driver.settle()
+
+    assert sizes(batches) == [CHANGED, CHANGED, 1]
+    assert not driver.controller.must_leave_first(driver.image, wanted)
+    assert len(driver.controller.register(driver.image, wanted, 9999)) == 1
+
+
+def test_a_broker_that_held_little_registers_again_at_once():
+    driver = led_by_one(3)
+    wanted = Registration(
+        cluster_id="c", node=1, incarnation="another", directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
+    )  # fmt: skip
+
+    assert not driver.controller.must_leave_first(driver.image, wanted)
+
+
+def test_very_much_that_nobody_led_is_led_in_several_batches():
+    created = TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1]] * MANY)
+    driver = Driver(*cluster(1, 2), created, preferred_seconds=None, lease_seconds=100.0)
+    driver.beat(1), driver.beat(2)
+    driver.controller.gone(1)
+    driver.settle()
+    assert len(driver.image.led[NO_NODE]) == MANY
+
+    driver.beat(1)
+
+    assert sizes(driver.settle()) == [CHANGED, CHANGED, 1]
+    assert NO_NODE not in driver.image.led
 
 
 def test_what_was_heard_of_deleted_partitions_is_forgotten():

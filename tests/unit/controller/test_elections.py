@@ -5,10 +5,12 @@ import pytest
 from tests.unit.controller.histories import (
     CLUSTER_ID,
     cluster,
+    elect_all,
     electorate,
     image_after,
     partition_in,
     reported,
+    restore_preferred,
     states,
     the_place,
 )
@@ -192,7 +194,7 @@ def test_a_replica_that_comes_leads_uncleanly_what_nobody_led_if_the_topic_allow
         image = image_with(partition_in([1, 2], [1], NO_NODE, config=config), fenced=[1])
 
         assert states(elections.come(image, [2], electorate(image))) == after
-        assert states(elections.elect_all(image, electorate(image))) == after
+        assert states(elect_all(image, electorate(image))) == after
 
 
 def test_the_default_of_the_cluster_allows_unclean_elections_too():
@@ -202,7 +204,7 @@ def test_the_default_of_the_cluster_allows_unclean_elections_too():
         image, reported(), elections.min_in_sync(), lambda topic: topic_config(topic.config, lax)
     )
 
-    assert states(elections.elect_all(image, able)) == [(2, (2,), (), 4, 5)]
+    assert states(elect_all(image, able)) == [(2, (2,), (), 4, 5)]
 
 
 # By hand alone, because the topic says so.
@@ -223,8 +225,8 @@ def test_with_manual_failover_nobody_leads_by_coming_back():
     image = image_with(partition_in([1, 2], [2], NO_NODE, eligible=[1], config=MANUAL))
 
     assert states(elections.come(image, [1, 2], electorate(image))) == []
-    assert states(elections.elect_all(image, electorate(image))) == []
-    assert elections.restore_preferred(image, electorate(image), count_max=9) == []
+    assert states(elect_all(image, electorate(image))) == []
+    assert restore_preferred(image, electorate(image), count_max=9) == []
 
 
 @pytest.mark.parametrize("leader", [1, 2])
@@ -252,7 +254,7 @@ def test_with_manual_failover_a_sole_replica_leads_when_it_is_back():
 def test_with_manual_failover_leadership_does_not_return_to_the_first_replica_by_itself():
     image = image_with(partition_in([1, 2], [1, 2], 2, config=MANUAL))
 
-    assert elections.restore_preferred(image, electorate(image), count_max=10) == []
+    assert restore_preferred(image, electorate(image), count_max=10) == []
 
 
 # Damage.
@@ -345,7 +347,7 @@ def test_leadership_is_not_given_back_to_a_damaged_first_replica():
     image = image_with(partition_in([1, 2], [1, 2], 2))
     able = electorate(image, reports=reported(n1=DAMAGED))
 
-    assert elections.restore_preferred(image, able, count_max=10) == []
+    assert restore_preferred(image, able, count_max=10) == []
     with pytest.raises(PreferredLeaderNotAvailable, match="is damaged"):
         elections.elect_preferred(the_place(image), able)
 
@@ -392,7 +394,7 @@ def test_what_has_a_leader_keeps_it_when_others_come():
 def test_whatever_can_be_led_is_found():
     image = image_with(partition_in([1, 2, 3], [2], NO_NODE))
 
-    assert states(elections.elect_all(image, electorate(image))) == [(2, (2,), (), 4, 5)]
+    assert states(elect_all(image, electorate(image))) == [(2, (2,), (), 4, 5)]
 
 
 # First replicas.
@@ -401,10 +403,10 @@ def test_whatever_can_be_led_is_found():
 def test_leadership_returns_to_the_first_replica_once_it_is_in_sync():
     image = image_with(partition_in([1, 2, 3], [1, 2], 2))
 
-    restored = elections.restore_preferred(image, electorate(image), count_max=10)
+    restored = restore_preferred(image, electorate(image), count_max=10)
 
     assert states(restored) == [(1, (1, 2), (), 4, 5)]
-    assert elections.restore_preferred(image, electorate(image), count_max=0) == []
+    assert restore_preferred(image, electorate(image), count_max=0) == []
 
 
 @pytest.mark.parametrize(
@@ -419,7 +421,7 @@ def test_leadership_returns_to_the_first_replica_once_it_is_in_sync():
 def test_leadership_stays_where_the_first_replica_cannot_lead(partition, fenced):
     image = image_with(partition, fenced=fenced)
 
-    assert elections.restore_preferred(image, electorate(image), count_max=10) == []
+    assert restore_preferred(image, electorate(image), count_max=10) == []
 
 
 # Full disks.
@@ -446,7 +448,7 @@ def test_leadership_is_not_given_back_to_a_first_replica_on_a_full_disk():
 
     able = electorate(image, reports=full(1))
 
-    assert elections.restore_preferred(image, able, count_max=10) == []
+    assert restore_preferred(image, able, count_max=10) == []
     with pytest.raises(PreferredLeaderNotAvailable, match="full"):
         elections.elect_preferred(the_place(image), able)
 

@@ -6,14 +6,16 @@ from tests.unit.controller.histories import (
     CLUSTER_ID,
     TOPIC_ID,
     cluster,
+    elect_all,
     electorate,
     image_after,
     partition_in,
     reported,
+    restore_preferred,
     the_place,
 )
 from tidelog.config.topic import BY_REPLICAS
-from tidelog.controller import elections, in_sync, membership, reassignment
+from tidelog.controller import in_sync, membership, reassignment
 from tidelog.controller.elections import Electorate, min_in_sync
 from tidelog.controller.in_sync import WantedInSync
 from tidelog.controller.records import (
@@ -382,7 +384,7 @@ def test_a_sole_replica_waits_for_no_operator_while_it_moves():
     image = image_with(partition_in([1], [1], NO_NODE, config={"failover.mode": "manual"}))
     begun(image, 2)
 
-    (elected,) = elections.elect_all(image, able(image))
+    (elected,) = elect_all(image, able(image))
 
     assert elected.state.leader == 1
 
@@ -481,7 +483,7 @@ class Copies:
             self.take(membership.unfence(self.image, [node], self.electorate()))
 
     def prefer(self, node):
-        self.take(elections.restore_preferred(self.image, self.electorate(), count_max=9))
+        self.take(restore_preferred(self.image, self.electorate(), count_max=9))
 
     def complete(self, node):
         before = self.partition

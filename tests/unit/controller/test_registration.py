@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.controller.histories import (
     cluster,
+    elect_all,
     electorate,
     image_after,
     partition_in,
@@ -222,7 +223,7 @@ def test_the_last_in_sync_disk_is_remembered_and_the_partition_waits_for_an_oper
     assert the_place(image).partition.lost == (ReplicaKey(1, "d1"),)
 
     image.apply(BrokerUnfenced(node=1, broker_epoch=image.brokers[1].broker_epoch))
-    assert states(elections.elect_all(image, electorate(image))) == []
+    assert states(elect_all(image, electorate(image))) == []
     apply_all(image, decide(image, registration(1, directory="empty", incarnation="again")))
     assert the_place(image).partition.lost == (ReplicaKey(1, "d1"),)
 

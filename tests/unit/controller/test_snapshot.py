@@ -82,3 +82,14 @@ def test_the_snapshot_of_a_node_that_is_alone_opens_no_epochs():
 def test_what_is_damaged_or_of_a_later_version_is_refused(data):
     with pytest.raises(ValueError):
         decode_snapshot(data)
+
+
+@given(histories())
+def test_a_snapshot_has_every_change_though_topics_were_encoded_before(history):
+    image, never_encoded = ClusterImage(), ClusterImage()
+    for record in history:
+        image.apply(record)
+        never_encoded.apply(record)
+        encode_snapshot(image)
+
+    assert encode_snapshot(image) == encode_snapshot(never_encoded)
