@@ -18,7 +18,7 @@ from benchmarks.bench import GIGABYTE, Bench
 from benchmarks.report import Report, Result, print_json, print_report
 
 BENCHMARKS: Final = (
-    "limits", "throughput", "requests", "latency", "startup", "partitions", "recovery",
+    "limits", "throughput", "requests", "latency", "startup", "partitions", "turns", "recovery",
     "rebalance", "compaction", "failover", "replication", "catchup", "storms",
     "transactions", "http", "queues", "spark",
 )  # fmt: skip

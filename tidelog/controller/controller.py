@@ -96,7 +96,7 @@ class Controller:
             worklist.clear()
         for node, broker in image.brokers.items():
             if not broker.is_active:  # the controller before this one may not have come to an end
-                self._to_leave.add(image.held.get(node, {}).values())
+                self._to_leave.add(image.held.get(node, {}))
         self._restore_at = now + (self._preferred_seconds or 0.0)
         self._leaderless = {}
         self._note_leaderless(image, end)
@@ -193,10 +193,10 @@ class Controller:
         # The controller before this one may not have come to it; or a setting allows it now.
         if self._elect_all or self._is_time(now):
             self._elect_all = False
-            self._to_elect.add(image.led.get(NO_NODE, {}).values())
+            self._to_elect.add(image.led.get(NO_NODE, {}))
         if self._is_time(now):
             self._restore_at = now + (self._preferred_seconds or 0.0)
-            self._to_restore.add(image.strayed.values())
+            self._to_restore.add(image.strayed)
         elected = self._to_elect.look(image, lambda place: elections.lead_again(place, electorate))
         return list(
             elected
@@ -205,7 +205,7 @@ class Controller:
 
     def _leave(self, image: ClusterImage, nodes: Collection[NodeId]) -> None:
         for node in nodes:
-            self._to_leave.add(image.held.get(node, {}).values())
+            self._to_leave.add(image.held.get(node, {}))
 
     def _left(self, image: ClusterImage, electorate: Electorate) -> list[MetadataRecord]:
         """The next partitions that brokers which are gone, or go, lead no more."""

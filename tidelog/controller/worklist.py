@@ -9,13 +9,13 @@ Rule 2: a partition leaves the list once a look finds nothing to change. One wit
 Rule 3: the list is in no log. A new controller fills it from the image.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import PartitionChanged
 
-CHANGED: Final = 250
+CHANGED: Final = 100
 LOOKED_AT: Final = 1000
 
 
@@ -30,9 +30,9 @@ class Worklist:
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def add(self, places: Iterable[Place]) -> None:
-        for place in places:
-            self._places[place.partition.cluster_id] = place
+    def add(self, places: Mapping[int, Place]) -> None:
+        """Look at these, too; by their cluster ids, as the image's indexes have them."""
+        self._places |= places
 
     def clear(self) -> None:
         self._places.clear()
