@@ -239,7 +239,11 @@ class Shard(PointerRequests):
                 gone = self._waiting.pop((name, MAIN), deque())
                 gone.extend(self._waiting.pop((name, DEAD), ()))
                 error = UnknownQueue(f"the queue {name!r} was deleted")
-                told: Effects = [Answer(to=one.reply, result=error) for one in gone]
+                told: Effects = []
+                for one in gone:
+                    self._patience.cancel(one)
+                    told += self._failing(one.reply, one.request)(error, at)
+                self._deadlines.cancel(name)
                 return [*told, Answer(to=reply, result=True)]
 
             def otherwise(error: BrokerError, at: Moment) -> Effects:
