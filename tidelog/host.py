@@ -15,6 +15,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import platform
 import random
 import resource
 import shutil
@@ -59,6 +60,10 @@ class File(Protocol):
 
     def read_cached(self, position: int, size: int) -> Bytes | None:
         """The bytes if memory holds them, None if that would touch the device. Never blocks."""
+        ...
+
+    def read_device(self, position: int, size: int) -> bytes:
+        """As `read`, but the bytes as the device has them now; memory keeps none of them."""
         ...
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
@@ -131,6 +136,8 @@ class Lane(Enum):
     ANY = "any"
     """Some thread of a few, in no order: reads and housekeeping, which must never hold up a
     write."""
+    IDLE = "idle"
+    """Reads that may take as long as they like: the device serves everybody else first."""
 
 
 class Offload(Protocol):
@@ -328,6 +335,11 @@ _IOV_MAX = 1024  # Linux's limit of buffers per call
 _libc = ctypes.CDLL(None, use_errno=True)
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
+"""The number of the system call, which the C library has no name for."""
+_IOPRIO_WHO_PROCESS: Final = 1  # 0 for its id: the calling thread alone
+_IOPRIO_CLASS_IDLE: Final = 3
+_IOPRIO_CLASS_SHIFT: Final = 13
 
 
 class SystemClock:
@@ -403,6 +415,14 @@ class SystemFile:
         if got < size:
             return None  # the rest is on the device, or the file ends here: the caller asks again
         return buffer
+
+    def read_device(self, position: int, size: int) -> bytes:
+        # What is written and not synced stays in memory; nobody asks for that.
+        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
+        try:
+            return self.read(position, size)
+        finally:
+            os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
         assert position >= 0, "to the kernel, -1 is the position that a File does not have"
@@ -511,7 +531,7 @@ class SystemDisk:
 
 
 class ThreadOffload:
-    """A thread for writes, one for syncs, and a few for everything else.
+    """A thread for writes, two for syncs, an idle one, and a few for everything else.
 
     Simpler than an executor of the standard library, and worth it: a hand-over to the disk and
     back is on the way of every acknowledged record.
@@ -523,8 +543,9 @@ class ThreadOffload:
         for lane in Lane:
             self._lanes[lane] = SimpleQueue()
             for number in range(threads if lane is Lane.ANY else 1):
+                serve = _serve_idly if lane is Lane.IDLE else _serve
                 thread = threading.Thread(
-                    target=_serve, args=(self._lanes[lane],), daemon=True,
+                    target=serve, args=(self._lanes[lane],), daemon=True,
                     name=f"{lane.value}-{number}",
                 )  # fmt: skip
                 self._threads.append((lane, thread))
@@ -558,6 +579,18 @@ class ThreadOffload:
 def _serve(lane: "SimpleQueue[Callable[[], None] | None]") -> None:
     while (perform := lane.get()) is not None:
         perform()
+
+
+def _serve_idly(lane: "SimpleQueue[Callable[[], None] | None]") -> None:
+    """As `_serve`, with the device's idle priority, where the kernel and its scheduler know one.
+
+    The processor's priority stays: a thread that waits for its turn while it holds the
+    interpreter's lock would keep all others waiting.
+    """
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        _libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_CLASS_IDLE << _IOPRIO_CLASS_SHIFT)
+    _serve(lane)
 
 
 def _succeed(future: "asyncio.Future[T]", result: T) -> None:

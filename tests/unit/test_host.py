@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from tidelog.host import Path, SystemDisk, _closer, unbroken
+from tidelog.host import Lane, Path, SystemDisk, ThreadOffload, _closer, unbroken
 
 
 @pytest.fixture
@@ -124,3 +124,28 @@ def test_nobody_complains_of_unbroken_work_that_failed_when_its_process_ended():
     gc.collect()
 
     assert complaints == []
+
+
+# Reading what the device has.
+
+
+def test_a_read_of_the_device_says_what_is_there(tmp_path):
+    file = SystemDisk().open(Path(str(tmp_path / "sealed")), create=True)
+    file.write(0, [b"tide" * 5000])
+    file.datasync()
+
+    assert file.read_device(4, 8) == b"tidetide"
+    assert file.read_device(19_998, 10) == b"de"
+    assert file.read_device(30_000, 10) == b""
+
+
+def test_idle_work_is_done_in_a_thread_of_its_own_in_order():
+    async def work() -> list[str]:
+        offload = ThreadOffload()
+        try:
+            name = lambda: threading.current_thread().name  # noqa: E731
+            return [await offload.run(name, Lane.IDLE) for _ in range(3)]
+        finally:
+            offload.close()
+
+    assert asyncio.run(work()) == ["idle-0"] * 3

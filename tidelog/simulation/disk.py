@@ -117,6 +117,9 @@ class SimulatedFile:
             return None
         return bytes(inode.cached[position : position + size])
 
+    def read_device(self, position: int, size: int) -> bytes:
+        return self.read(position, size)
+
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
         inode = self._alive(position)
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)

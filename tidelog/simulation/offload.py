@@ -2,7 +2,7 @@
 
 Rule 1: a piece of work runs as a whole at one moment, after a delay; its future completes at a
         later one. A process that dies between the two has done it and never hears of it.
-Rule 2: the write lane and the sync lane are one thread each: the next piece starts when the last
+Rule 2: the write, sync and idle lanes are one thread each: the next piece starts when the last
         one ended. In `Lane.ANY` nothing waits for anything.
 Rule 3: a stalled disk starts nothing; what was started before the stall ends in it.
 """

@@ -91,6 +91,10 @@ class NodeFile:
             return None  # a slow disk must not block who reads on the event loop
         return self._file.read_cached(position, size)
 
+    def read_device(self, position: int, size: int) -> bytes:
+        self._disk.strike("read")
+        return self._file.read_device(position, size)
+
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
         self._disk.strike("write")
         self._file.write(position, buffers)

@@ -1,0 +1,287 @@
+"""Reads a sealed segment again, slice by slice, to see whether its bytes are still what they were.
+
+Rule 1: a batch is sound if every byte of it is accounted for. The checksum covers all but the
+        first 21 bytes; of these, the offset must follow the batch before, the length must lead to
+        the next batch, and the epoch must be the one that the log's history names.
+        A history that two replicas' batches contradict is not believed, and nothing is changed.
+Rule 2: where compaction has been at work (`has_gaps`) offsets may be missing, and histories of
+        replicas differ. There the epoch is not checked, and an offset only has to rise.
+Rule 3: what the device does not read is rot, too. Whoever writes it again gives the device the
+        chance to put it elsewhere.
+Rule 4: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
+        interrupts it leaves each byte as it was or as it shall be.
+"""
+
+import errno
+from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import copy
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tidelog.host import Bytes, Disk, File
+from tidelog.log.segment import Segment
+from tidelog.model import NO_EPOCH, Epoch, Offset
+from tidelog.records import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    batch_size_at,
+    crc_matches,
+    iterate_batches,
+    read_header,
+)
+
+SLICE_BYTES: Final = 256 * 1024
+BATCH_BYTES_MIN: Final = 1024
+"""A batch counts for at least so much, and a slice for eight times that: small ones cost, too."""
+GAP: Final = "offsets are missing"
+
+
+class Scanned(NamedTuple):
+    """What reading a slice has cost."""
+
+    size: int
+    charge: int
+    """What it counts for, by the pace."""
+
+
+class Fit(Enum):
+    """What came of batches that another replica sent."""
+
+    WHOLE = "whole"
+    """What follows them in the file is sound, or nothing follows."""
+    MORE = "more"
+    """They were put where they belong, and what follows them has to be replaced, too."""
+    NONE = "none"
+    """They do not belong there."""
+    GAP = "gap"
+    """The other replica has nothing there, either."""
+
+
+class SegmentScrub:
+    """One sealed segment, and how far it has been read.
+
+    Everything before `position` is sound. `problem` says what is wrong with what lies there.
+    """
+
+    __slots__ = (
+        "_epochs", "_file", "_starts", "checks_epochs", "end", "has_gaps", "is_done", "offset",
+        "position", "problem", "segment", "start",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        segment: Segment,
+        end: Offset,
+        *,
+        start: Offset,
+        epochs: Iterable[tuple[Epoch, Offset]],
+        has_gaps: bool,
+        checks_epochs: bool = True,
+    ) -> None:
+        """`end` is where the next segment begins, `start` where the log does."""
+        self.segment = segment
+        self.end = end
+        self.start = start
+        self.has_gaps = has_gaps
+        self.checks_epochs = checks_epochs
+        history = list(epochs)
+        self._epochs = [epoch for epoch, _ in history]
+        self._starts = [first for _, first in history]
+        self._file: File | None = None
+        self.position = 0
+        self.offset = segment.base
+        self.problem: str | None = None
+        self.is_done = False
+
+    def __repr__(self) -> str:
+        return f"<SegmentScrub of {self.segment!r} at {self.offset}: {self.problem or 'sound'}>"
+
+    # Reading. These block on the disk.
+
+    def read(self, disk: Disk) -> Scanned:
+        """Check the next slice."""
+        self.problem = None
+        try:
+            if self._file is None:
+                self._file = disk.open(self.segment.path())
+            found = self._check(self._file)
+        except FileNotFoundError:
+            self.problem, found = "its file is gone", Scanned(0, 0)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.problem, found = f"the device does not read it ({error.strerror})", Scanned(0, 0)
+        if self.problem is not None or self.is_done:
+            self.close()
+        return found
+
+    def seek(self, disk: Disk) -> None:
+        """Check everything up to the first problem, or to the end."""
+        while True:
+            self.read(disk)
+            if self.problem is not None or self.is_done:
+                return
+
+    def skip(self, disk: Disk) -> bool:
+        """Go on behind the batch that has the problem; False if nothing sound follows it."""
+        with suppress(OSError):
+            file = disk.open(self.segment.path())
+            header = file.read_device(self.position, HEADER_BYTES)
+            size = batch_size_at(header, 0, len(header))
+            after = self.position + size
+            if not size or after >= file.size():
+                return False
+            following = read_header(file.read_device(after, HEADER_BYTES).ljust(HEADER_BYTES))
+            before = self.position, self.offset
+            self.position, self.offset = after, following.base_offset
+            if before[1] < self.offset < self.end and self._is_sound(file):
+                self.problem = None
+                return True
+            self.position, self.offset = before
+        return False
+
+    def fork(self) -> "SegmentScrub":
+        """The same place, for whoever comes back to it later."""
+        fork = copy(self)
+        fork._file = None
+        return fork
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _check(self, file: File) -> Scanned:
+        size = file.size()
+        data = file.read_device(self.position, min(SLICE_BYTES, max(size - self.position, 0)))
+        read, at, batches = len(data), 0, 0
+        while at < len(data):
+            whole = batch_size_at(data, at, len(data))
+            left = len(data) - at
+            if at and (left < HEADER_BYTES or left < whole <= size - self.position):
+                break  # it goes on behind this slice
+            if not at and left < whole <= size - self.position:
+                data = file.read_device(self.position, whole)
+                read += len(data)
+                left = len(data)
+            if left < HEADER_BYTES or not whole or whole > left:
+                self.problem = "its length makes no sense"
+                break
+            header = read_header(data, at)
+            self.problem = self._problem(header, memoryview(data)[at : at + whole])
+            if self.problem is not None:
+                break
+            at += whole
+            batches += 1
+            self.position += whole
+            self.offset = header.next_offset
+        if self.problem is None and self.position >= size:
+            self._end(size)
+        charge = max(read, BATCH_BYTES_MIN * max(batches, 8))
+        return Scanned(read, charge)
+
+    def _end(self, size: int) -> None:
+        if size < self.segment.size:
+            self.problem = f"its file is {self.segment.size - size} bytes too short"
+        elif self.offset < self.end and not self.has_gaps:
+            self.problem = GAP
+        else:
+            self.is_done = True
+
+    def _problem(self, header: BatchHeader, batch: Bytes) -> str | None:
+        """What is wrong with a batch that lies, or shall lie, at `position`."""
+        if header.magic != MAGIC or header.last_offset_delta < 0:
+            return "there is no batch"
+        if not crc_matches(batch, header):
+            return "its checksum does not match"
+        base, following = header.base_offset, header.next_offset
+        # A log that began anew inside of a batch has the whole of it.
+        is_begun = self.position == 0 and following > self.offset
+        if (base < self.offset and not is_begun) or following > self.end:
+            return f"its offset cannot be {base}"
+        if self.has_gaps:
+            return None
+        if base > self.offset:
+            return GAP
+        if self.checks_epochs and following > self.start:
+            epoch = self._epoch_at(max(base, self.start))
+            if header.leader_epoch != epoch:
+                return f"its epoch is {header.leader_epoch}, by the log's history {epoch}"
+        return None
+
+    def _epoch_at(self, offset: Offset) -> Epoch:
+        at = bisect_right(self._starts, offset) - 1
+        return self._epochs[at] if at >= 0 else NO_EPOCH
+
+    def _is_sound(self, file: File) -> bool:
+        """Whether the batch at `position` is."""
+        try:
+            head = file.read_device(self.position, HEADER_BYTES)
+            size = batch_size_at(head, 0, len(head))
+            if len(head) < HEADER_BYTES or not size or size > file.size() - self.position:
+                return False
+            batch = file.read_device(self.position, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
+        return self._problem(read_header(batch), batch) is None
+
+    # Mending. It blocks on the disk, too.
+
+    def mend(self, disk: Disk, data: Bytes) -> tuple[Fit, int]:
+        """Replace what lies at `position` by batches that another replica has at `offset`.
+
+        How they fit, and how many bytes were not what they are. They are durable afterwards.
+        """
+        assert not self.has_gaps, "where offsets are missing, replicas differ"
+        path = self.segment.path()
+        is_new = not disk.exists(path)
+        file = disk.open(path, create=True)
+        fit = Fit.WHOLE if self.offset == self.end else Fit.MORE
+        written: list[tuple[int, bytes]] = []
+        try:
+            for header, view in iterate_batches(data):
+                if header.next_offset <= self.offset:
+                    continue
+                batch = bytes(view)
+                problem = self._problem(header, batch)
+                found = self._read_or_none(file, header.size)
+                if problem is not None and problem != GAP and found == batch:
+                    # Two replicas say the same: it is the history that is wrong.
+                    self.checks_epochs = False
+                elif problem is not None:
+                    fit = Fit.GAP if problem == GAP else Fit.NONE
+                    break
+                if found != batch:
+                    file.write(self.position, [batch])
+                    written.append((self.position, batch))
+                self.position += header.size
+                self.offset = header.next_offset
+                if self.offset == self.end or self._is_sound(file):
+                    fit = Fit.WHOLE
+                    break
+            is_longer = self.offset == self.end and file.size() > self.position
+            if is_longer:
+                file.truncate(self.position)  # what lay behind belongs to nobody
+            if written or is_new or is_longer:
+                file.datasync()
+            if is_new:
+                disk.sync_directory(path.parent)
+            if any(file.read_device(at, len(batch)) != batch for at, batch in written):
+                return Fit.NONE, 0  # the device does not keep it
+        finally:
+            file.close()
+        self.segment.size = max(self.segment.size, self.position)
+        return fit, sum(len(batch) for _, batch in written)
+
+    def _read_or_none(self, file: File, size: int) -> bytes | None:
+        try:
+            return file.read_device(self.position, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
