@@ -22,6 +22,7 @@ from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.reporting import Reporting
 from tidelog.broker.room import DiskRoom
+from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.broker.serving import Serving
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
@@ -170,6 +171,7 @@ class Broker:
         self.feeding: Feeding
         self.fetching: Fetching
         self.in_sync: InSyncProposals
+        self.scrubber: Scrubber
 
     # Starting.
 
@@ -264,6 +266,10 @@ class Broker:
             lag_seconds_max=lambda: self.config.replica_lag_time_max_ms / 1000,
             acted=self._following.done,
         )  # fmt: skip
+        self.scrubber = Scrubber(
+            self.host, self.member, self.replicas, node_id=self.node_id, root=self.root,
+            config=lambda: self.config, change_disk=self._change_disk, declare=self._declare,
+        )  # fmt: skip
         self.feeding.on_may_join = self.in_sync.look_at
         self.feeding.on_suspect = self._suspect
 
@@ -277,6 +283,7 @@ class Broker:
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
         self.spawn(self._following.run())
         self.spawn(self.in_sync.run())
+        self.spawn(self.scrubber.run())
         self.membership.start()
         await self.membership.unfenced()
         await self.acted()
@@ -287,6 +294,7 @@ class Broker:
         self.repeat(self.config.replica_lag_time_max_ms / 4000, self._drop_laggards)
         self.repeat(self.config.catchup_scan_ms / 1000, self.catching_up.look)
         self.repeat(self.config.catchup_check_ms / 1000, self.fetching.look)
+        self.repeat(TEND_SECONDS, self.scrubber.tend)
 
     def _registration(self) -> Registration:
         me = self.member.me
@@ -423,6 +431,7 @@ class Broker:
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,
         )
         self.catching_up.configure()
+        self.scrubber.configure()
         for topic in self.image.topics.values():
             config = self.topic_config(topic)
             for partition in self.replicas.of(topic.name):
@@ -534,16 +543,22 @@ class Broker:
         try:
             work = partial(find_damage, self.host.disk, log, offset)
             damaged_at, has_gap = await self.host.offload.run(work)
+            if partition.log is not log:
+                return
+            if damaged_at is None:
+                partition.is_sparse |= has_gap  # what the follower missed is not there
+            elif not await self.scrubber.inspect(partition, damaged_at):
+                self._declare(partition, log, damaged_at)
         except FileNotFoundError:
             return  # deleted or compacted meanwhile
         finally:
             del self._inspecting[partition]
+
+    def _declare(self, partition: Partition, log: Log, offset: Offset) -> None:
+        """A log cannot be read from `offset` on, nor mended: let others lead, and hold it."""
         if partition.log is not log or log.damaged_at is not None:
             return
-        if damaged_at is None:
-            partition.is_sparse |= has_gap  # what the follower missed is not there
-            return
-        partition.note_damage(damaged_at)
+        partition.note_damage(offset)
         _log.error("%s", log.refusal)
         self.membership.nudge()
         partition.on_reopened(partition)  # a follower reads it again, and not only when more comes
@@ -621,6 +636,7 @@ class Broker:
         await self._note_checkpoints()
         if not self._directory.reserve.is_whole:
             await self._change_disk(self._directory.reserve.fill)
+        await self.scrubber.note()
 
     def _all_logs(self) -> list[Partition | QuorumLog]:
         return [*self.partitions(), self.member.log]

@@ -134,7 +134,11 @@ class Fetcher:
             return
         if partition.log.damaged_at is not None:  # the leader has what was there
             follower.doubt()
-            self._change(partition, follower, cluster_id, Cut(partition.log.damaged_at))
+            change: Cut | BeginAnew = Cut(partition.log.damaged_at)
+            if partition.has_gaps:
+                # What the leader compacted away above the cut may have deleted keys below it.
+                change = BeginAnew(partition.log.start)
+            self._change(partition, follower, cluster_id, change)
             return
         partition.awaits_room = False
         self._to_list[cluster_id] = None

@@ -197,6 +197,22 @@ class Progress(Message, frozen=True, kw_only=True, tag=True):
     replicas: list[ReplicaProgress]
 
 
+class FetchRange(Message, frozen=True, kw_only=True, tag=True):
+    """Send committed batches from the one that holds `offset` on: those here are damaged."""
+
+    cluster_id: int
+    offset: Offset
+    end: Offset
+    """Nothing from there on is wanted."""
+    bytes_max: int
+
+
+class FetchRangeAnswer(Message, frozen=True, kw_only=True, tag=True):
+    """The batches lie in the answer's data; none if there is a `problem`."""
+
+    problem: str = ""
+
+
 # Transactions.
 
 

@@ -143,6 +143,17 @@ class NodeConfig:
     log_cleaner_io_max_bytes_per_second: int = setting(
         0, "How many bytes compaction reads and writes per second; 0 for no limit.", least=0
     )
+    scrub_bytes_per_second: int = setting(
+        4 * MIB,
+        "How many sealed bytes this node reads again per second to find rot, with idle priority; "
+        "0 for none.",
+        least=0,
+    )
+    scrub_interval_ms: int = setting(
+        7 * DAY_MS,
+        "The least time from the beginning of one cycle of the scrubber to that of the next.",
+        least=1,
+    )
     producer_id_expiration_ms: int = setting(
         DAY_MS,
         "Forget an idempotent producer whose last record is this old, and which has written "
@@ -298,7 +309,8 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
         "http.max.body.bytes", "http.min.replicas.ack", "http.sync.timeout.ms",
         "idempotency.window.ms", "leader.replication.throttled.rate",
         "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
-        "producer.id.expiration.ms", "replication.lagging.ms", "socket.request.max.bytes",
+        "producer.id.expiration.ms", "replication.lagging.ms", "scrub.bytes.per.second",
+        "scrub.interval.ms", "socket.request.max.bytes",
     }
 )  # fmt: skip
 """What may be changed while a node runs; everything else needs a restart."""

@@ -87,9 +87,9 @@ class Mending:
     async def begin_anew(self, start: Offset, note: Callable[[Offset], None]) -> None:
         """Forget everything and begin at `start`; `note` notes so durably."""
         partition = self._partition
-        _log.warning(
-            "%s begins anew at %d: the leader has nothing before it", partition.name, start
-        )
+        is_damaged = partition.log.damaged_at is not None
+        why = "it is damaged" if is_damaged else "the leader has nothing before it"
+        _log.warning("%s begins anew at %d: %s", partition.name, start, why)
 
         def work() -> LogState:
             note(start)

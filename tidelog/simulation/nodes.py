@@ -11,8 +11,8 @@ DATA: Final = "/srv/tidelog/data"
 
 
 def node_config(number: int, **settings: Any) -> NodeConfig:
-    # Nobody asks for HTTP there; a situation draws who keeps a reserve, and of what size.
-    settings = {"http": "", "disk_reserve_bytes": 0, **settings}
+    # Nobody asks for HTTP there; situations draw who keeps a reserve, of what size, and who scrubs.
+    settings = {"http": "", "disk_reserve_bytes": 0, "scrub_bytes_per_second": 0, **settings}
     return NodeConfig(node_id=number, data=DATA, kafka=f"node-{number}:{KAFKA_PORT}", **settings)
 
 

@@ -75,6 +75,9 @@ def status(
     `tidelog configs set --broker N catchup.bytes.per.second=...` changes the
     pace of those under way. Exits with 1 if --wait was in vain.
 
+    Each broker reads its sealed bytes again, slowly, to find rot
+    (`scrub.bytes.per.second`): how far it is, and what it has found and healed.
+
     \b
     Examples:
       tidelog replication status
@@ -203,6 +206,11 @@ def _merge(
             for one in part["catch_up"]["ended"]
             if is_wanted(one)
         ],
+        "scrubs": [
+            {"node": part["node"], **part["scrub"]}
+            for part in parts
+            if "scrub" in part and (replica is None or part["node"] == replica)
+        ],
         "silent": silent,
         "unled": [],
     }
@@ -256,6 +264,8 @@ def _print(found: dict[str, Any], *, as_json: bool) -> None:
     print_table(*_totals(found))
     if found["catch_ups"]:
         print_table(*_catch_ups(found))
+    if found["scrubs"]:
+        print_table(*_scrubs(found))
     for line in _notes(found):
         print(plain(line))
 
@@ -287,6 +297,29 @@ def _catch_ups(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
     return columns, rows
 
 
+def _scrubs(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
+    columns = ["broker#", "scrub", "cycle#", "read#", "last ended", "found#", "healed#", "rotten#"]
+    rows: list[list[object]] = [
+        [
+            one["node"], one["state"], one["cycle"], size(one["bytes_read"]),
+            "-" if one["ended_ms_ago"] is None else f"{seconds(one['ended_ms_ago'] / 1000)} ago",
+            one["found"], one["healed"], one["rotten"],
+        ]
+        for one in found["scrubs"]
+    ]  # fmt: skip
+    return columns, rows
+
+
+def _rot(found: dict[str, Any]) -> list[str]:
+    """A line for each place that is rotten."""
+    return [
+        f"broker {scrub['node']}: {one['topic']}-{one['partition']} is rotten at offset "
+        f"{one['offset']}: {one['what']}; not healed yet: {one['why'] or 'it is being looked at'}"
+        for scrub in found["scrubs"]
+        for one in scrub["rot"]
+    ]
+
+
 def _why(one: dict[str, Any]) -> str:
     parts = [one["why"] or ""]
     if one["began_anew"]:
@@ -301,6 +334,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
     if len(found["catch_ups"]) > LISTED_MAX:
         lines.append(f"and {len(found['catch_ups']) - LISTED_MAX} more")
     lines += [f"broker {node}: {why}" for node, why in sorted(found["silent"].items())]
+    lines += _rot(found)[:LISTED_MAX]
     for one in found["unled"][:LISTED_MAX]:
         lines.append(
             f"nobody leads {one['topic']}-{one['partition']}: start a replica in sync of "
@@ -362,7 +396,7 @@ def _rendered(found: dict[str, Any]) -> "RenderableType":
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for columns, rows in (_totals(found), _catch_ups(found)):
+    for columns, rows in (_totals(found), _catch_ups(found), _scrubs(found)):
         if rows:
             table = Table(box=SIMPLE_HEAD, pad_edge=False)
             for column in columns:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from tidelog.broker.broker import Broker
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
+from tidelog.faces.http.scrub import scrub_document, scrub_families
 from tidelog.faces.http.seed_metrics import replication_metrics
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
@@ -70,7 +71,7 @@ async def replication_document(
         "leads": led, "follows": followed, "follows_behind": followed_behind,
         "followers": [{"node": node, **counts} for node, counts in sorted(followers.items())],
         "behind": behind, "leading": leading, "following": following,
-        "catch_up": _catching_up(broker, now),
+        "catch_up": _catching_up(broker, now), "scrub": scrub_document(broker),
     }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ OPERATIONS: Final = (
     Operation(
         method="GET", path="/v1/replication", handler=get_replication, tag="replication",
         params=(TOPICS,),
-        summary="How the followers of this node's leaders stand, its own followers, and catch-ups.",
+        summary="How followers of this node's leaders stand, its own, catch-ups and its scrubber.",
     ),
     Operation(
         method="GET", path="/metrics", handler=get_metrics, tag="replication",
@@ -273,4 +274,6 @@ async def metrics_text(broker: Broker) -> str:
         "Requests of followers that were not answered, and answers that could not be taken.",
         [("", errors)],
     )  # fmt: skip
+    for name, kind, text, value in scrub_families(broker):
+        family(name, kind, text, [("", value)])
     return "\n".join(lines) + "\n"

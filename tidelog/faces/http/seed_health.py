@@ -93,6 +93,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leads: int | UnsetType = UNSET
     follows: int | UnsetType = UNSET
     following: Following | UnsetType | None = UNSET
+    rotten: int | UnsetType = UNSET
+    """Places on this node's disk that the scrubber has found rotten and that are not healed yet;
+    only if there are any."""
     partitions: list[PartitionHealth] | UnsetType = UNSET
     """The worst first, up to 1,000; not where one was asked for."""
 
@@ -111,6 +114,8 @@ async def replication_health(call: Call) -> Health:
     health = _as_master(broker, found) if found.leads or not found.follows else None
     if health is None:
         health = _as_replica(broker, found)
+    if rotten := len(broker.scrubber.state.open):
+        health = msgspec.structs.replace(health, rotten=rotten)
     if number is not None:
         return msgspec.structs.replace(health, topic=topic, partition=number)
     return msgspec.structs.replace(

@@ -6,6 +6,7 @@ from tests.unit.faces.cli.test_promote import topic
 from tidelog.faces.cli.replication import (
     _merge,
     _notes,
+    _scrubs,
     bar,
     is_whole,
     seconds,
@@ -114,3 +115,30 @@ def test_what_nobody_leads_is_not_well_and_is_told_with_what_to_do():
     assert is_whole(found)
     assert not is_whole(found | {"unled": unled})
     assert any("tidelog promote t" in line for line in _notes(found | {"unled": unled}))
+
+
+def scrub(**more: Any) -> dict[str, Any]:
+    return {
+        "state": "waiting", "cycle": 3, "bytes_read": 1_500_000, "ended_ms_ago": 61_000,
+        "found": 2, "healed": 1, "rotten": 1, "rot": [], **more,
+    }  # fmt: skip
+
+
+def test_rot_that_is_not_healed_is_named_with_the_reason():
+    rot = {
+        "topic": "orders", "partition": 4, "offset": 17, "what": "its checksum does not match",
+        "why": "there is no other replica",
+    }  # fmt: skip
+    parts = [part(1, [counts(2)], scrub=scrub()), part(2, [], scrub=scrub(rot=[rot])), part(3, [])]
+
+    found = _merge(parts, {}, None, None)
+
+    assert _scrubs(found)[1] == [
+        [1, "waiting", 3, "1.5 MB", "1:01 ago", 2, 1, 1],
+        [2, "waiting", 3, "1.5 MB", "1:01 ago", 2, 1, 1],
+    ]
+    assert _notes(found)[0] == (
+        "broker 2: orders-4 is rotten at offset 17: its checksum does not match; "
+        "not healed yet: there is no other replica"
+    )
+    assert [one["node"] for one in _merge(parts, {}, 1, None)["scrubs"]] == [1]

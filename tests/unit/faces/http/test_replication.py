@@ -94,3 +94,29 @@ def test_errors_of_fetching_are_counted_where_prometheus_sees_them():
 
         counted = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         assert errors > 0 and int(counted["tidelog_replication_errors_total"]) >= errors
+
+
+# The scrubber.
+
+
+def test_what_the_scrubber_has_found_is_told(world):
+    scrubber = world.node(2).broker.scrubber
+    assert "rotten" not in world.get(2, "/health/replication")
+    rot = scrubber._cycle.found(TopicPartition("orders", 1), 7, "its checksum does not match", 5)
+
+    told = world.get(2, "/v1/replication")["scrub"]
+
+    assert (told["state"], told["found"], told["healed"], told["rotten"]) == ("off", 1, 0, 1)
+    [one] = told["rot"]
+    assert (one["topic"], one["partition"], one["offset"]) == ("orders", 1, 7)
+    assert (one["what"], one["state"]) == ("its checksum does not match", "open")
+    assert world.get(2, "/health/replication")["rotten"] == 1
+    assert "tidelog_scrub_rot 1" in world.ask(2, "/metrics").body.decode().splitlines()
+
+    scrubber._cycle.healed(rot, 9, source=3, size=61)
+
+    told = world.get(2, "/v1/replication")["scrub"]
+    assert (told["healed"], told["rotten"], told["rot"]) == (1, 0, [])
+    assert (told["recent"][0]["source"], told["recent"][0]["bytes"]) == (3, 61)
+    assert "rotten" not in world.get(2, "/health/replication")
+    assert "tidelog_scrub_rot_healed_total 1" in world.ask(2, "/metrics").body.decode().splitlines()

@@ -1,0 +1,221 @@
+"""Rot in sealed segments: found within a cycle, told, and healed from another replica."""
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
+from tidelog.config import TopicConfig
+from tidelog.host import Path, read_file
+from tidelog.log.scrub_cycle import ScrubState
+from tidelog.records import Record, encode_batch
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.nodes import DATA
+from tidelog.simulation.replicated import OneTryClient
+
+SEALED = Path(DATA) / str(PLACE) / "00000000000000000000.log"
+CYCLE_SECONDS_MAX = 30.0
+
+
+def scrubbing(**settings: Any) -> dict[str, Any]:
+    """Settings of nodes that scrub without a break, and whose segments are small."""
+    return {
+        "scrub_bytes_per_second": 1 << 20, "scrub_interval_ms": 1000, "checkpoint_ms": 100,
+        "topic_defaults": TopicConfig(segment_bytes=300), **settings,
+    }  # fmt: skip
+
+
+def state_of(stage: Stage, node: int) -> ScrubState:
+    state: ScrubState = stage.world.node(node).broker.scrubber.state
+    return state
+
+
+def content(stage: Stage, node: int, path: Path = SEALED) -> bytes:
+    return read_file(stage.world.machines[node].disk, path)
+
+
+def sealed_files(machine: Machine) -> dict[str, bytes]:
+    names = [name for name in machine.disk.list(SEALED.parent) if name.endswith(".log")]
+    return {name: read_file(machine.disk, SEALED.parent / name) for name in names[:-1]}
+
+
+def await_cycle(stage: Stage, node: int) -> None:
+    """Until a cycle that begins from now on has ended."""
+    wanted = state_of(stage, node).cycle + 1
+
+    def is_done() -> bool:
+        state = state_of(stage, node)
+        return state.cycle > wanted or (state.cycle == wanted and not state.is_running)
+
+    stage.world.run_until(is_done, CYCLE_SECONDS_MAX)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("position", [3, 9, 14, 70])
+def test_rot_is_healed_where_it_is(role, position):
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[0] if role == "leader" else stage.nodes[1]
+        assert stage.leads(node) == (role == "leader")
+        epoch, sound = stage.state.epoch, content(stage, node)
+
+        stage.world.machines[node].disk.flip_bit(SEALED, position, 3)
+        await_cycle(stage, node)
+
+        assert content(stage, node) == sound
+        found = state_of(stage, node)
+        assert (found.found, found.healed, found.open) == (1, 1, [])
+        [rot] = found.recent
+        assert (rot.name, rot.state) == (PLACE, "healed")
+        assert rot.source in stage.nodes
+        assert rot.source != node
+        assert stage.state.epoch == epoch, "nobody had to lead instead"
+        assert stage.state.in_sync == set(stage.nodes)
+
+
+def test_rot_of_two_replicas_in_different_places_is_healed_from_each_other():
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        first, second, _ = stage.nodes
+        files = sorted(sealed_files(stage.world.machines[first]))
+
+        stage.world.machines[first].disk.flip_bit(SEALED.parent / files[0], 70, 1)
+        stage.world.machines[second].disk.flip_bit(SEALED.parent / files[1], 70, 1)
+        for node in stage.nodes:
+            await_cycle(stage, node)
+
+        copies = [sealed_files(stage.world.machines[node]) for node in stage.nodes]
+        assert copies[0] == copies[1] == copies[2]
+        assert [state_of(stage, node).healed for node in stage.nodes] == [1, 1, 0]
+
+
+def test_rot_waits_for_somebody_who_can_help():
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        first, *others = stage.nodes
+        sound = content(stage, first)
+        for node in others:
+            stage.world.crash(node)
+        stage.run_until(lambda: not any(map(stage.image.is_alive, others)))
+
+        stage.world.machines[first].disk.flip_bit(SEALED, 70, 1)
+        await_cycle(stage, first)
+
+        [rot] = state_of(stage, first).open
+        assert rot.why == "no other replica is there"
+        assert content(stage, first) != sound
+
+        stage.world.restart(others[0])
+        stage.world.run_until(lambda: not state_of(stage, first).open, CYCLE_SECONDS_MAX)
+        assert content(stage, first) == sound
+
+
+def test_a_restart_goes_on_with_the_cycle():
+    with a_stage(**scrubbing(scrub_bytes_per_second=20_000, scrub_interval_ms=1)) as stage:
+        for _ in range(60):
+            stage.commit()
+        first = stage.nodes[0]
+        stage.world.run_until(lambda: state_of(stage, first).offset > 20, CYCLE_SECONDS_MAX)
+        before = state_of(stage, first).cycle
+        stage.world.run(0.3)  # it is noted every 100 ms
+
+        stage.world.crash(first)
+        stage.world.restart(first)
+        stage.world.run_until(lambda: stage.world.is_up(first), CYCLE_SECONDS_MAX)
+        stage.world.run_until(lambda: state_of(stage, first).cycle, CYCLE_SECONDS_MAX)
+
+        assert state_of(stage, first).cycle == before
+        assert state_of(stage, first).offset > 20
+
+
+def test_rot_that_was_found_before_a_restart_is_healed_after_it():
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        first, *others = stage.nodes
+        sound = content(stage, first)
+        for node in others:
+            stage.world.crash(node)
+        stage.run_until(lambda: not any(map(stage.image.is_alive, others)))
+        stage.world.machines[first].disk.flip_bit(SEALED, 70, 1)
+        await_cycle(stage, first)
+        stage.world.run(0.3)
+
+        stage.world.crash(first)
+        for node in stage.nodes:
+            stage.world.restart(node)
+        stage.world.run_until(lambda: stage.world.is_up(first), CYCLE_SECONDS_MAX)
+
+        stage.world.run_until(lambda: state_of(stage, first).healed, CYCLE_SECONDS_MAX)
+        assert content(stage, first) == sound
+        assert (state_of(stage, first).found, state_of(stage, first).open) == (1, [])
+
+
+def make(stage: Stage, topic: str, replication: int, count: int, **configs: str) -> None:
+    """A topic of one partition with `count` batches, each with a key of its own."""
+
+    async def work() -> None:
+        async with stage.client(OneTryClient, stage.controller) as client:
+            await client.create_topic(topic, partitions=1, replication=replication, configs=configs)
+            for number in range(count):
+                batch = encode_batch([Record(key=b"%d" % number, value=b"v", timestamp_ms=1)])
+                await client.produce(topic, 0, batch)
+
+    stage.world.do(work())
+    stage.world.run(1)
+
+
+def replicas_of(stage: Stage, topic: str) -> list[int]:
+    return list(stage.image.topics[topic].partitions[0].replicas)
+
+
+def test_a_sole_replica_is_told_of_and_never_changed():
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "alone", 1, 12)
+        [node] = replicas_of(stage, "alone")
+        path = Path(DATA) / "alone-0" / SEALED.name
+        stage.world.machines[node].disk.flip_bit(path, 65, 1)
+        rotten = content(stage, node, path)
+
+        await_cycle(stage, node)
+        await_cycle(stage, node)
+
+        [rot] = state_of(stage, node).open
+        assert (str(rot.name), rot.offset, rot.why) == ("alone-0", 0, "there is no other replica")
+        assert state_of(stage, node).found == 1, "it is told of once"
+        assert content(stage, node, path) == rotten
+        partition = stage.world.node(node).broker.replicas.find("alone", 0)
+        assert partition.log.refusal is None, "it takes writes"
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_compacted_replica_begins_anew(role):
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        leader, *followers = replicas_of(stage, "keys")
+        node = leader if role == "leader" else followers[0]
+        replicas = stage.world.node(node).broker.replicas
+        before = replicas.find("keys", 0).log
+        path = Path(DATA) / "keys-0" / SEALED.name
+        sound = content(stage, node, path)
+        stage.world.machines[node].is_damaged = True  # its log will fall behind what it was
+        stage.world.machines[node].disk.flip_bit(path, 65, 1)
+
+        stage.world.run_until(lambda: state_of(stage, node).healed, CYCLE_SECONDS_MAX)
+
+        def is_whole() -> bool:
+            state = stage.image.topics["keys"].partitions[0]
+            log = replicas.find("keys", 0).log
+            return state.in_sync == set(state.replicas) and log.synced_end == before.end
+
+        assert replicas.find("keys", 0).log is not before
+        stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
+        assert content(stage, node, path) == sound
+        assert state_of(stage, node).open == []
