@@ -56,6 +56,8 @@ class End(asyncio.Transport):
         self.last_arrival = 0.0
         self.peer: End
         self.gone = False  # its owner died or its machine did; no callback runs here again
+        self.is_forgotten = False
+        """Whether something on the way drops all that is sent here, and tells nobody."""
         self._network = network
         self._loop = network.loop
         self._at = at
@@ -193,6 +195,8 @@ class End(asyncio.Transport):
             self._dispatch(data)
 
     def _dispatch(self, data: bytes) -> None:
+        if self.is_forgotten:
+            return
         when = self._loop.now + self._network.delay(self._out)
         if when < self.last_arrival:
             when = self.last_arrival
@@ -202,13 +206,14 @@ class End(asyncio.Transport):
     def _send_into_nothing(self) -> None:
         """The other end is no more. Its kernel says so, if there is one and it can."""
         network = self._network
-        if network.has_power(self.remote_host) and not (self._out.cuts or self._in.cuts):
+        is_passable = not (self._out.cuts or self._in.cuts or self.is_forgotten)
+        if network.has_power(self.remote_host) and is_passable:
             when = self._loop.now + network.delay(self._out) + network.delay(self._in)
             self._loop.at(when, self.process.context, self.arrive, _RESET)
 
     def on_peer_booted(self) -> None:
         """What was not acknowledged is sent again some time, and answered with a reset."""
-        if self.peer.gone and self.in_flight:
+        if self.peer.gone and self.in_flight and not self.is_forgotten:
             when = self._loop.now + 0.2 + 3 * self._network._draw()
             self._loop.at(when, self.process.context, self.arrive, _RESET)
 
@@ -342,8 +347,20 @@ class End(asyncio.Transport):
         for end in (self, self.peer):
             if end.peer.in_flight:
                 end._breaking = True  # with the next bytes that arrive
-            elif not end.gone:
-                self._loop.call_soon(end.arrive, _RESET, context=end.process.context)
+            else:
+                end._reset()
+
+    def break_off_alone(self) -> None:
+        """A reset at this end. The one for the other end is lost; it may get one when it sends."""
+        self._reset()
+
+    def forget(self) -> None:
+        """From now on whatever either end sends is lost, its end and resets included."""
+        self.is_forgotten = self.peer.is_forgotten = True
+
+    def _reset(self) -> None:
+        if not self.gone:
+            self._loop.call_soon(self.arrive, _RESET, context=self.process.context)
 
     def on_owner_killed(self) -> None:
         if not self._lost:

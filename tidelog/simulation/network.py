@@ -17,6 +17,9 @@ Rule 4: every delay comes from the generator given.
 | the way to it is cut          | silence; after healing, what was held back arrives               |
 | the way to it is clogged      | everything, seconds late                                         |
 | `reset`                       | a part of what was under way, then a reset, at both ends         |
+| `reset_one_end`               | nothing, until it sends something: that is answered by a reset   |
+| `forget`                      | nothing, for ever: what either end sends is lost, as when a      |
+|                               | firewall drops its state; one end may be reset at that           |
 """
 
 import asyncio
@@ -157,6 +160,31 @@ class SimulatedNetwork:
                 count += 1
                 end.break_off()
         self.effects["connections reset"] += count
+        return count
+
+    def reset_one_end(self, process: Process, *, chance: float = 1.0) -> int:
+        """Break one end of connections of a process, without a word to the other; how many."""
+        count = 0
+        for end in list(self._ends.get(process, ())):
+            if self._draw() < chance:
+                count += 1
+                (end if self._draw() < 0.5 else end.peer).break_off_alone()
+        self.effects["connections half-open"] += count
+        return count
+
+    def forget(self, process: Process, *, chance: float = 1.0) -> int:
+        """Lose whatever is sent on connections of a process from now on; how many.
+
+        Of some of them one end is reset, and the other never hears of it.
+        """
+        count = 0
+        for end in list(self._ends.get(process, ())):
+            if self._draw() < chance:
+                count += 1
+                end.forget()
+                if self._draw() < 0.5:
+                    (end if self._draw() < 0.5 else end.peer).break_off_alone()
+        self.effects["connections forgotten"] += count
         return count
 
     def is_cut(self, source: str, target: str) -> bool:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from tidelog.simulation import links
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
-from tidelog.simulation.stories import WITH_REPLICAS
+from tidelog.simulation.stories import STORIES, WITH_REPLICAS
+from tidelog.simulation.world import World
 
 Situate: TypeAlias = Callable[[Plan, random.Random, Collection[str]], Plan]
 """Changes a plan. Takes its generator, and the kinds of random faults that the plan may have."""
@@ -57,7 +59,24 @@ SITUATIONS: Final = (
     Situation(
         name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}
     ),
-)
+    Situation(
+        name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,
+        kinds={"reset_one_end": World.reset_one_end},
+    ),
+    Situation(
+        name="forget", stories=STORIES, chance=0.2, situate=links.forget,
+        kinds={"forget": World.forget},
+    ),
+    Situation(
+        name="part", stories=STORIES[1:], chance=0.2, situate=links.part,
+        kinds={"part": World.part},
+    ),
+    # The last: it has no other fault beside it, and judges what a cluster does meanwhile.
+    Situation(
+        name="cover", stories=WITH_REPLICAS, chance=0.05, situate=links.cover,
+        kinds={"pause_one": links.pause_one, "part_one_link": links.part_one_link},
+    ),
+)  # fmt: skip
 
 EVERY_KIND: Final[dict[str, Befall]] = {kind: befall for kind, (_, befall) in KINDS.items()}
 """How each kind of fault or verb happens, of random faults and of situations."""

@@ -19,7 +19,8 @@ Rule 3: a fault names a machine, never a process: who comes next on that machine
 | lose_power, lose_power_everywhere  | unsynced bytes go, peers hear nothing                    |
 | lose_power_in_write                | the same inside one of the next changes to the disk      |
 | pause                              | nothing of the process runs; then everything at once     |
-| cut, isolate, clog, reset          | see `network.py`                                         |
+| cut, part, isolate, clog, reset,   | see `network.py`                                         |
+| reset_one_end, forget              |                                                          |
 | flip_bits, misdirect_write         | rot; the machine counts as damaged from then on          |
 | replace_disk                       | an empty one, while the machine is down                  |
 | fail_disk, fill_disk, stall_disk   | EIO, ENOSPC, and silence, for a while                    |
@@ -33,7 +34,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -491,6 +492,28 @@ class World:
         if machine.process is not None:
             self._fault("reset", machine.name)
             self.network.reset(machine.process, chance=chance)
+
+    def part(self, ways: Sequence[tuple[int, int]], seconds: float) -> None:
+        """Let nothing through from one node to another, for each of `ways`: some nodes hear what
+        others do not."""
+        self._fault("part", ", ".join(f"{source} to {target}" for source, target in ways))
+        for source, target in ways:
+            self.network.cut(_host(source), _host(target))
+            self.after(seconds, self.network.mend, _host(source), _host(target))
+
+    def reset_one_end(self, node: int, chance: float = 1.0) -> None:
+        """Leave connections of a node half-open: one end is gone, the other does not know."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._fault("reset_one_end", machine.name)
+            self.network.reset_one_end(machine.process, chance=chance)
+
+    def forget(self, node: int, chance: float = 1.0) -> None:
+        """Lose what is sent on connections of a node from now on, for ever and silently."""
+        machine = self.machines[node]
+        if machine.process is not None:
+            self._fault("forget", machine.name)
+            self.network.forget(machine.process, chance=chance)
 
     def spike(self, chance: float, seconds: float) -> None:
         """Let some of everything sent anywhere come late, for some seconds."""

@@ -426,3 +426,40 @@ def test_who_writes_to_one_that_died_behind_a_cut_is_told_once_that_is_mended():
     world.run(5)
 
     assert len(mine.lost) == 1
+
+
+def test_an_end_that_is_not_told_of_a_reset_learns_of_it_when_it_sends():
+    fixture = Fixture()
+    mine, theirs = fixture.connect()
+    assert fixture.net.reset_one_end(fixture.c) == 1
+    fixture.run()
+    lost, other = (mine, theirs) if mine.lost else (theirs, mine)
+    assert isinstance(lost.lost[0], ConnectionResetError)
+    assert other.lost == []
+
+    other.transport.write(b"are you there?")
+    fixture.run()
+
+    assert isinstance(other.lost[0], ConnectionResetError)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_comes_by_a_connection_that_was_forgotten_on_the_way(seed):
+    fixture = Fixture(seed)
+    mine, theirs = fixture.connect()
+    assert fixture.net.forget(fixture.c) == 1
+    fixture.run()
+    believing = [end for end in (mine, theirs) if not end.lost]
+    assert believing
+
+    for end in believing:
+        end.transport.write(b"are you there?")
+    fixture.run(60)
+    for process, end in ((fixture.c, mine), (fixture.s, theirs)):
+        if end not in believing[:1]:
+            fixture.net.on_killed(process)
+    fixture.run(60)
+
+    assert believing[0].lost == []
+    assert not believing[0].eof
+    assert bytes(mine.got + theirs.got) == b""
