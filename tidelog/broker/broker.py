@@ -7,6 +7,7 @@ Rule 3: a disk that fails is the end of the process, without a clean marker; the
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,12 +19,14 @@ from tidelog.broker.feeding import Feeding
 from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
 from tidelog.broker.in_sync import InSyncProposals
+from tidelog.broker.log_starts import LogStarts
 from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.reporting import Reporting
 from tidelog.broker.room import DiskRoom
 from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.broker.serving import Serving
+from tidelog.broker.writing import Fate
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
@@ -166,6 +169,7 @@ class Broker:
         self.cleaner: Cleaner
         self._following: Following
         self._removal: Removal
+        self.log_starts: LogStarts
         self._reporting: Reporting
         self.catching_up: CatchingUp
         self.feeding: Feeding
@@ -202,9 +206,14 @@ class Broker:
             on_full=lambda partition: self.room.ran_out(),
         )  # fmt: skip
         self._removal = Removal(
-            self.host, self.rounds, self.replicas, change_disk=self._change_disk,
-            note=self._note_checkpoints,
+            self.host, self.rounds, self.replicas, directory=self._directory,
+            change_disk=self._change_disk, note=self._note_checkpoints,
         )  # fmt: skip
+        self.log_starts = LogStarts(
+            self._directory, self.replicas, self._removal, change_disk=self._change_disk,
+            spawn=self.spawn,
+        )  # fmt: skip
+        self.replicas.on_start_agreed = self.log_starts.agreed
         await self._join_cluster()
 
     async def _join_cluster(self) -> None:
@@ -255,7 +264,7 @@ class Broker:
         self.fetching = Fetching(
             self.host, self.member, self.replicas,
             broker_epoch=lambda: self.membership.broker_epoch, spawn=self.spawn,
-            change_log=self._change_log, advance_start=self.advance_start,
+            change_log=self._change_log, log_starts=self.log_starts,
             threshold=lambda: self.config.catchup_threshold_records,
         )  # fmt: skip
         self.in_sync = InSyncProposals(
@@ -680,7 +689,7 @@ class Broker:
             )  # fmt: skip
             log.producers.expire_once(now_ms - window_ms, now=now, seconds=window_ms / 1000)
             if has_deleted_segments(log) and self.replicas.holds(partition):
-                await self._delete_below(partition, log.start)
+                await self._remove_deleted(partition)
                 log = partition.log
             if not partition.leads():
                 continue  # a follower's log begins where its leader's does
@@ -699,15 +708,16 @@ class Broker:
                 _log.info(
                     "%s: retention moves the start from %d to %d", partition.name, log.start, start
                 )
-                await self._delete_below(partition, start)
+                partition.want_start(start)
 
-    async def _delete_below(self, partition: Partition, start: Offset) -> None:
+    async def _remove_deleted(self, partition: Partition) -> None:
+        """Remove files below the log's start that an earlier process has left."""
         try:
-            await self.advance_start(partition, start)
+            await self._removal.advance_start(partition, partition.log.start)
         except UnknownTopicOrPartition:
             return  # deleted while this waited its turn
         except StorageError as error:
-            _log.warning("%s: what is too old is not all gone: %s", partition.name, error)
+            _log.warning("%s: what is deleted is not all gone: %s", partition.name, error)
 
     async def _compact(self) -> None:
         """Compaction, until no log is due."""
@@ -732,9 +742,16 @@ class Broker:
                 self.rounds.mark(partition)
         return found
 
-    async def advance_start(self, partition: Partition, start: Offset) -> None:
-        """Delete what lies below `start`; see `Removal.advance_start`."""
-        await self._removal.advance_start(partition, start)
+    async def advance_start(
+        self, partition: Partition, start: Offset, deadline: float = math.inf
+    ) -> None:
+        """Delete what lies before `start`, or with -1 all that is committed.
+
+        This node must lead. Returns once no later leader can have it again.
+        """
+        fate = Fate(deadline)
+        if not partition.delete_before(start, fate) and (refusal := await fate.future) is not None:
+            raise refusal
 
     async def _note_checkpoints(self) -> None:
         async with self._directory.noting:  # an older state must not be written after a newer one

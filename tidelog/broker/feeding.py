@@ -62,7 +62,7 @@ class _Interest:
 
     __slots__ = (
         "catch_up", "cluster_id", "epoch", "is_reading", "is_sent", "is_unseen", "offset",
-        "partition", "ready", "session", "told_start", "told_watermark",
+        "partition", "ready", "session", "told_start", "told_wanted", "told_watermark",
     )  # fmt: skip
 
     def __init__(self, session: "_Session", partition: Partition, at: ReplicaPosition) -> None:
@@ -78,7 +78,7 @@ class _Interest:
         self.is_reading = False
         self.catch_up: CatchUp | None = None
         self.ready: Bytes = b""
-        self.told_watermark = self.told_start = NO_OFFSET
+        self.told_watermark = self.told_start = self.told_wanted = NO_OFFSET
         partition.watch_log(self.grew)
         partition.watch(self.watermark_rose)
 
@@ -98,10 +98,10 @@ class _Interest:
     def is_urgent(self) -> bool:
         """Whether there may be more to tell than another watermark."""
         partition = self.partition
-        log = partition.log
+        log, leader = partition.log, partition.leader
         return (
-            self.offset < log.end or self.is_unseen or partition.leader is None
-            or log.start != self.told_start
+            self.offset < log.end or self.is_unseen or leader is None
+            or log.start != self.told_start or leader.start_wanted != self.told_wanted
         )  # fmt: skip
 
     def grew(self) -> None:
@@ -281,15 +281,17 @@ class _Session:
         watermark = leader.high_watermark
         is_news = (
             size or interest.is_unseen or watermark != interest.told_watermark
-            or log.start != interest.told_start
+            or log.start != interest.told_start or leader.start_wanted != interest.told_wanted
         )  # fmt: skip
         if not is_news:
             return None, ()
         interest.is_unseen = False
         interest.told_watermark, interest.told_start = watermark, log.start
+        interest.told_wanted = leader.start_wanted
         part = ReplicaPart(
-            interest.cluster_id, 0, watermark, log.start, size, has_gaps=partition.has_gaps
-        )
+            interest.cluster_id, 0, watermark, log.start, size, has_gaps=partition.has_gaps,
+            wanted_start=leader.start_wanted,
+        )  # fmt: skip
         return part, buffers
 
     def _read(
@@ -433,6 +435,10 @@ class Feeding:
                 continue
             partition = interest.partition
             partition.follower_holds(source, progress.epoch, progress.end, told.broker_epoch)
+            if progress.promised_start != NO_OFFSET:
+                partition.follower_promises(
+                    source, progress.epoch, progress.promised_start, told.broker_epoch
+                )
             if partition.leader is not None:
                 self.may_join(partition, partition.leader, source)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from tidelog.broker.log_starts import LogStarts
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.member import Member
 from tidelog.cluster.messages import (
@@ -32,7 +33,6 @@ from tidelog.errors import (
     CorruptMessage,
     OffsetOutOfRange,
     StorageError,
-    UnknownTopicOrPartition,
 )
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId, Offset
@@ -327,7 +327,18 @@ class Fetcher:
             else:
                 partition.awaits_room = True
         if part.start > partition.log.start:
-            self._fetching.follow_start(partition, part.start)
+            self._fetching.log_starts.move(partition, part.start)
+        if part.wanted_start != follower.wanted_start:
+            follower.wanted_start = part.wanted_start
+            self._promise(cluster_id, partition)
+
+    def _promise(self, cluster_id: int, partition: Partition) -> None:
+        """Tell the leader where this log will begin, once that is noted."""
+        told = partial(self._progressed, cluster_id, partition)
+        if partition.promise_due() is None:
+            told()
+        else:
+            self._fetching.log_starts.promise(partition, told)
 
     def _retry(self, cluster_id: int, partition: Partition, seconds: float) -> None:
         self._listed.pop(cluster_id, None)
@@ -384,9 +395,9 @@ class Fetcher:
         for cluster_id, partition in progress.items():
             follower = partition.follower
             if follower is not None and follower.leader == self._leader:
-                held = partition.held_end
-                if follower.news(held):
-                    replicas.append(ReplicaProgress(cluster_id, follower.epoch, held))
+                held, promised = partition.held_end, partition.promised_to_leader
+                if follower.news(held, promised):
+                    replicas.append(ReplicaProgress(cluster_id, follower.epoch, held, promised))
         if replicas:
             self._hub.note(
                 self._leader,
@@ -409,10 +420,10 @@ class Fetching:
         broker_epoch: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         change_log: Callable[[Partition, Follower, Cut | BeginAnew], Coroutine[Any, Any, None]],
-        advance_start: Callable[[Partition, Offset], Coroutine[Any, Any, None]],
+        log_starts: LogStarts,
         threshold: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`change_log` cuts a log or begins it anew; `advance_start` deletes its oldest part.
+        """`change_log` cuts a log or begins it anew; `log_starts` deletes its oldest part.
 
         `threshold` is how many records a replica may be behind without a word.
         """
@@ -422,12 +433,11 @@ class Fetching:
         self.broker_epoch = broker_epoch
         self._spawn = spawn
         self._change_log = change_log
-        self._advance_start = advance_start
+        self.log_starts = log_starts
         self._threshold = threshold
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._at: dict[int, tuple[NodeId, Partition]] = {}
         self._ids: dict[Partition, int] = {}
-        self._starts: dict[Partition, Offset] = {}
 
     def follow(self, cluster_id: int, partition: Partition) -> None:
         """Read from the leader that the partition follows now, or from nobody."""
@@ -500,30 +510,6 @@ class Fetching:
                 then()
 
         self._spawn(work())
-
-    def follow_start(self, partition: Partition, start: Offset) -> None:
-        """The leader's log begins later now: so does this one, as far as it is committed."""
-        start = min(start, partition.high_watermark)
-        if start <= partition.log.start or self._starts.get(partition, -1) >= start:
-            return
-        is_busy = partition in self._starts
-        self._starts[partition] = start
-        if not is_busy:
-            self._spawn(self._follow_start(partition))
-
-    async def _follow_start(self, partition: Partition) -> None:
-        try:
-            while self._replicas.holds(partition):
-                start = min(self._starts[partition], partition.high_watermark)
-                if start <= partition.log.start:
-                    break
-                await self._advance_start(partition, start)
-        except UnknownTopicOrPartition:
-            return  # it was deleted meanwhile
-        except StorageError as error:
-            _log.info("%s keeps what its leader has deleted: %s", partition.name, error)
-        finally:
-            del self._starts[partition]
 
 
 def _has_room(partition: Partition) -> bool:

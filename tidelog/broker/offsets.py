@@ -1,5 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a log begins, ends and changes."""
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -9,11 +10,10 @@ from tidelog.errors import (
     BrokerError,
     InvalidRequest,
     InvalidTopic,
-    OffsetOutOfRange,
     PolicyViolation,
 )
 from tidelog.log.search import Found, TimeSearch
-from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
+from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch
 from tidelog.partition.driver import Partition
 
 LATEST: Final = -1
@@ -65,6 +65,7 @@ async def find_offset(
     leader = partition.leading(epoch)
     log = partition.log
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        partition.visible_end()  # an earlier leader may have shown another start
         return Found(log.start, NO_TIMESTAMP, log.epochs.epoch_at(log.start))
     end = partition.visible_end()
     if committed_only:
@@ -108,34 +109,34 @@ def offset_for_leader_epoch(broker: Broker, request: Any, context: Request) -> d
 
 
 async def delete_records(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-    """Move the start of logs up; what lies before is deleted."""
-    topics = []
-    for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            answer: dict[str, Any] = {"partition_index": asked.partition_index}
-            try:
-                start = await _delete_before(
-                    broker, topic.name, asked.partition_index, asked.offset
-                )
-                answer["low_watermark"] = start
-            except BrokerError as error:
-                answer |= {"error_code": error.code, "low_watermark": NO_OFFSET}
-            answers.append(answer)
-        topics.append({"name": topic.name, "partitions": answers})
-    return {"topics": topics}
+    """Move the start of logs up; what lies before is deleted.
+
+    Answered once every in-sync replica has noted it, so that no later leader has it again.
+    """
+    deadline = broker.host.clock.monotonic() + max(request.timeout.total_seconds(), 0)
+    asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    found = await asyncio.gather(
+        *(_delete_before(broker, name, each, deadline) for name, each in asked)
+    )
+    answers = iter(found)
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [next(answers) for _ in topic.partitions]}
+            for topic in request.topics
+        ]
+    }
 
 
-async def _delete_before(broker: Broker, topic: str, number: int, offset: Offset) -> Offset:
-    partition = broker.partition(topic, number)
-    if topic in INTERNAL_TOPICS:
-        raise InvalidTopic(f"{topic} is the cluster's own; nothing of it may be deleted")
-    if not partition.config.deletes:
-        raise PolicyViolation(f"{topic} is compacted and deletes nothing: see cleanup.policy")
-    end = partition.visible_end()
-    start = end if offset == -1 else offset
-    if not 0 <= start <= end:
-        raise OffsetOutOfRange(offset=start, start=partition.log.start, end=end)
-    if start > partition.log.start:
-        await broker.advance_start(partition, start)
-    return partition.log.start
+async def _delete_before(broker: Broker, topic: str, asked: Any, deadline: float) -> dict[str, Any]:
+    answer: dict[str, Any] = {"partition_index": asked.partition_index}
+    try:
+        partition = broker.partition(topic, asked.partition_index)
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{topic} is the cluster's own; nothing of it may be deleted")
+        if not partition.config.deletes:
+            raise PolicyViolation(f"{topic} is compacted and deletes nothing: see cleanup.policy")
+        await broker.advance_start(partition, asked.offset, deadline)
+        answer["low_watermark"] = partition.log.start
+    except BrokerError as error:
+        answer |= {"error_code": error.code, "low_watermark": NO_OFFSET}
+    return answer

@@ -2,9 +2,10 @@
 
 Rule 1: removal makes room, so it never waits for room: what a full disk keeps from being noted is
         noted after the files are gone.
-Rule 2: a log start that is noted comes first, and one sync of the directory does for all files. A
-        start that could not be noted lets segments go one by one, the oldest first and each
-        durably: a crash leaves the log from some segment on, without a gap.
+Rule 2: a log start is noted before anybody is shown it, and before files go; then one sync of the
+        directory does for all files. A start that could not be noted lets segments go one by one,
+        the oldest first and each durably: a crash leaves the log from some segment on, without a
+        gap.
 Rule 3: a removal that failed stays listed, and each checkpoint tries it again.
 """
 
@@ -15,7 +16,8 @@ from typing import Any
 
 from tidelog.broker.replicas import ChangeDisk, Replicas
 from tidelog.errors import StorageError, UnknownTopicOrPartition
-from tidelog.host import Host
+from tidelog.host import Host, unbroken
+from tidelog.log.directory import DataDirectory
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
 from tidelog.model import Offset
@@ -33,6 +35,7 @@ class Removal:
         rounds: Rounds,
         replicas: Replicas,
         *,
+        directory: DataDirectory,
         change_disk: ChangeDisk,
         note: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
@@ -40,6 +43,7 @@ class Removal:
         self._host = host
         self._rounds = rounds
         self._replicas = replicas
+        self._directory = directory
         self._change_disk = change_disk
         self._note = note
         self._undone: dict[Partition, None] = {}
@@ -54,12 +58,27 @@ class Removal:
         async with partition.files:
             if not self._replicas.holds(partition):
                 raise UnknownTopicOrPartition(partition.name)
-            partition.log.advance_start(min(start, partition.log.end))
-            partition.start_moved()
+            is_noted = await self._begin_at(partition, min(start, partition.log.end))
             self._undone[partition] = None
             self._rounds.mark(partition)
             await self._rounds.written()  # a sealed segment's steps must not follow its removal
-            await self._remove(partition)
+            await self._remove(partition, is_noted=is_noted)
+
+    async def _begin_at(self, partition: Partition, start: Offset) -> bool:
+        """Let the log begin at `start`; whether its disk knows. Nobody is shown it before."""
+        async with self._directory.noting:  # or an older start would be noted after it
+            work = partial(self._directory.raise_start, partition.name, start)
+            try:
+                await unbroken(self._change_disk(work))
+            except StorageError as error:
+                _log.warning(
+                    "%s: its start is noted once files are gone: %s", partition.name, error
+                )
+                partition.log.advance_start(start)
+                return False
+            partition.log.advance_start(start)
+        partition.start_moved()
+        return True
 
     async def retry(self) -> None:
         """Try again what could not be removed or noted before."""
@@ -73,27 +92,28 @@ class Removal:
                     self._undone.pop(partition, None)
                     continue
                 try:
-                    await self._remove(partition)
+                    await self._remove(partition, is_noted=await self._try_to_note(partition))
                 except StorageError as error:
                     _log.info("%s: what was deleted is not all gone: %s", partition.name, error)
 
-    async def _remove(self, partition: Partition) -> None:
+    async def _try_to_note(self, partition: Partition) -> bool:
+        if partition.noted_start < partition.log.start:
+            try:
+                await self._note()
+            except StorageError:
+                return False
+            partition.start_moved()
+        return True
+
+    async def _remove(self, partition: Partition, *, is_noted: bool) -> None:
         log = partition.log
         gone = log.advance_start(log.start)  # a log that was opened again has found old files
         first_kept = log.segments[0].base
-        is_noted = await self._try_to_note(partition)
         if gone:
             work = partial(remove_segments, self._host.disk, gone, first_kept, singly=not is_noted)
             await self._change_disk(work)
             log.removed(gone)
         if not is_noted:
             await self._note()
+            partition.start_moved()
         self._undone.pop(partition, None)
-
-    async def _try_to_note(self, partition: Partition) -> bool:
-        try:
-            await self._note()
-        except StorageError as error:
-            _log.warning("%s: its start is noted once files are gone: %s", partition.name, error)
-            return False
-        return True

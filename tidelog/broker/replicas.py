@@ -76,6 +76,8 @@ class Replicas:
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._left: dict[TopicPartition, None] = {}
         """Those that were closed, and whose files may be there still: the disk was full."""
+        self.on_start_agreed: Callable[[Partition], None] = _ignore
+        """Called when a leader here may let its log begin later."""
         self.on_opened: Callable[[Partition], None] = _ignore
         """Called when a partition is there, as its files have it: nobody leads or follows yet."""
         self.on_decided: Callable[[Partition], None] = _ignore
@@ -174,6 +176,7 @@ class Replicas:
                 min(self._directory.watermarks.get(name, 0), state.end), state.start
             ),
             is_copy=len(replica.partition.replicas) > 1,
+            promised_start=self._directory.promised_starts.get(name, 0),
         )  # fmt: skip
         numbers = self._topics.setdefault(name.topic, [])
         self._topics_by_id[replica.topic_id] = numbers
@@ -185,6 +188,7 @@ class Replicas:
         partition.on_spent = self._on_spent
         partition.on_changed = self.on_changed
         partition.on_full = self._on_full
+        partition.on_start_agreed = self.on_start_agreed
         numbers[name.partition] = partition
         self.on_opened(partition)
 

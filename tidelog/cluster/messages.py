@@ -168,6 +168,8 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     end: Offset = NO_OFFSET
     has_gaps: bool = False
     """Offsets may be missing, since the leader's log was compacted."""
+    wanted_start: Offset = NO_OFFSET
+    """Where the follower is asked to promise that its log will begin; `start` is where it may."""
 
 
 class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):
@@ -187,6 +189,8 @@ class ReplicaProgress(msgspec.Struct, frozen=True, array_like=True):
     epoch: Epoch
     end: Offset
     """Everything below it is as safe at the follower as the topic demands."""
+    promised_start: Offset = NO_OFFSET
+    """The follower has noted, durably, that its log will begin there; NO_OFFSET: not yet."""
 
 
 class Progress(Message, frozen=True, kw_only=True, tag=True):

@@ -48,6 +48,7 @@ CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 DURABLE_MARKS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 WATERMARKS: Final = "replication-offset-checkpoint"
+PROMISED_STARTS: Final = "promised-start-checkpoint"
 CUT_TAILS: Final = "cut-tail-checkpoint"
 FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
@@ -94,6 +95,8 @@ class DataDirectory:
         self.was_clean = False
         self.durable_marks: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
+        self.promised_starts: dict[TopicPartition, Offset] = {}
+        """Where followers have promised to begin; none up to where their logs begin already."""
         self.watermarks: dict[TopicPartition, Offset] = {}
         self.cut_tails: dict[TopicPartition, Offset] = {}
         """Where starts have cut what may not have been a torn tail; until it is there again."""
@@ -115,6 +118,7 @@ class DataDirectory:
         self.was_clean = self._is_clean(marker)
         self.durable_marks = self.read_checkpoint(DURABLE_MARKS)
         self.log_starts = self.read_checkpoint(LOG_STARTS)
+        self.promised_starts = self.read_checkpoint(PROMISED_STARTS)
         self.watermarks = self.read_checkpoint(WATERMARKS)
         self.cut_tails = self.read_checkpoint(CUT_TAILS)
         self._cuts_noted = dict(self.cut_tails)
@@ -286,12 +290,25 @@ class DataDirectory:
                 self._write_checkpoint(LOG_STARTS, raised)
                 self.log_starts[partition] = start
 
+    def note_promises(self, changes: Mapping[TopicPartition, Offset]) -> None:
+        """Note, durably, where logs will begin; 0 takes a promise back."""
+        with self._checkpoints:
+            promises = {
+                partition: start
+                for partition, start in {**self.promised_starts, **changes}.items()
+                if start > self.log_starts.get(partition, 0)
+            }
+            if promises != self.promised_starts:
+                self._write_checkpoint(PROMISED_STARTS, promises)
+                self.promised_starts = promises
+
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget, durably, what was noted of an earlier topic's partitions of the same names."""
         with self._checkpoints:
             for name, offsets in (
                 (DURABLE_MARKS, self.durable_marks),
                 (LOG_STARTS, self.log_starts),
+                (PROMISED_STARTS, self.promised_starts),
                 (WATERMARKS, self.watermarks),
                 (CUT_TAILS, self.cut_tails),
                 (FIRST_DIRTY, self.read_checkpoint(FIRST_DIRTY)),

@@ -21,6 +21,7 @@ from tidelog.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
+    OffsetOutOfRange,
     OutOfOrderSequence,
     RequestTimedOut,
     StorageError,
@@ -36,6 +37,7 @@ from tidelog.log.unpacking import require_keys
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_EPOCH,
+    NO_OFFSET,
     NO_TIMESTAMP,
     Epoch,
     NodeId,
@@ -83,8 +85,8 @@ class Partition:
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
         "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
         "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
-        "log", "me", "mending", "name", "on_changed", "on_full", "on_progress", "on_reopened",
-        "on_spent", "path", "topic_id",
+        "log", "me", "mending", "name", "noted_start", "on_changed", "on_full", "on_progress",
+        "on_reopened", "on_spent", "on_start_agreed", "path", "promised_start", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -101,8 +103,11 @@ class Partition:
         budget: TailBudget,
         high_watermark: Offset | None = None,
         is_copy: bool = False,
+        promised_start: Offset = 0,
     ) -> None:
         """`high_watermark` is the last that was noted, if any was.
+
+        `promised_start` is where it has promised to begin once its leader does.
 
         `is_copy`: there are other replicas, and what one of them had compacted may be missing.
         """
@@ -129,6 +134,12 @@ class Partition:
         """Called when this replica, as a leader, may append nothing more in its epoch."""
         self.on_full: Callable[[Partition], object] = _ignore
         """Called when the disk has no room for what this log should hold."""
+        self.on_start_agreed: Callable[[Partition], None] = _ignore
+        """Called when this replica, as a leader, may let its log begin later."""
+        self.noted_start = state.start
+        """Where the log begins, as its disk knows."""
+        self.promised_start = promised_start
+        """As its disk knows; without meaning up to `noted_start`."""
         self._spent_epoch: Epoch = NO_EPOCH
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
@@ -192,8 +203,10 @@ class Partition:
             me=self.me, epoch=epoch, log_end=log.end, held=self.held_end,
             high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
             partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
-            min_in_sync=min_in_sync_of(self.config, self._replication),
+            min_in_sync=min_in_sync_of(self.config, self._replication), start=self.noted_start,
+            promised=self.promised_start,
         )  # fmt: skip
+        self._look_at_start(self.leader)
         self._sync_rest()
         self.on_changed(self)
         self._tell_log_watchers()
@@ -499,9 +512,79 @@ class Partition:
             kept: Bytes = bytes(batch) if copied else batch
             log.append(kept, header, header.base_offset, header.leader_epoch)
 
+    # Where the log begins.
+
+    def want_start(self, start: Offset) -> None:
+        """Let the log begin at `start`, once every in-sync replica has promised so."""
+        leader = self.leading()
+        if leader.want_start(start):
+            self._look_at_start(leader)
+            self._tell_log_watchers()
+
+    def delete_before(self, offset: Offset, waiter: Waiter) -> bool:
+        """Delete what lies before `offset`, or with -1 all that is committed.
+
+        True if the log begins there already; otherwise `waiter` is told when it does. Like a
+        record, it may be deleted even if the answer is that it is too late, or that another leads.
+        """
+        leader, end = self.leading(), self.visible_end()
+        start = end if offset == -1 else offset
+        if not 0 <= start <= end:
+            raise OffsetOutOfRange(offset=start, start=self.log.start, end=end)
+        if start <= self.log.start:
+            if start > self.noted_start:
+                raise StorageError("the log's start cannot be noted yet: the disk is full")
+            return True
+        if len(leader.replicas) > 1 and not self.has_lease():
+            raise NotLeader(leader=None)  # another may lead by now
+        if leader.is_short:
+            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=leader.min_in_sync)
+        self.want_start(start)
+        return leader.wait_start(start, waiter)
+
+    def follower_promises(
+        self, node: NodeId, epoch: Epoch, start: Offset, broker_epoch: int
+    ) -> None:
+        """A follower tells where its log will begin, whatever happens to this leader."""
+        if (leader := self.leader) is not None and leader.epoch == epoch:
+            leader.promises(node, start, broker_epoch)
+            self._look_at_start(leader)
+
+    def _look_at_start(self, leader: Leader) -> None:
+        if leader.start_agreed > leader.start:
+            self.on_start_agreed(self)
+
     def start_moved(self) -> None:
-        """The log begins later: followers hear of it, though nothing is appended."""
+        """The log begins later, as its disk knows: followers and those who wait hear of it."""
+        self.noted_start = self.log.start
+        if (leader := self.leader) is not None:
+            self._settle(leader.start_moved(self.log.start))
+        self._tell_watchers()
         self._tell_log_watchers()
+
+    def start_refused(self, error: BrokerError) -> None:
+        """The log's disk does not let it begin later, for now."""
+        for waiter in self.leader.take_started() if self.leader is not None else ():
+            waiter.settled(error)
+
+    def promise_due(self) -> Offset | None:
+        """What a follower must note that it promises its leader; None if there is nothing to note.
+
+        It is 0 where an earlier leader was promised what this one does not ask for: no leader that
+        comes after this one has shown it.
+        """
+        if self.follower is None or (wanted := self.follower.wanted_start) == NO_OFFSET:
+            return None
+        due = wanted if wanted > self.noted_start else 0
+        known = self.promised_start if self.promised_start > self.noted_start else 0
+        return None if due == known else due
+
+    @property
+    def promised_to_leader(self) -> Offset:
+        """Where a follower's log will begin, as its leader asked; NO_OFFSET until that is noted."""
+        if self.follower is None or self.promise_due() is not None:
+            return NO_OFFSET
+        return self.follower.wanted_start
 
     def learn_watermark(self, watermark: Offset) -> None:
         """The leader says what is committed; here it counts as far as the files go."""
@@ -526,6 +609,7 @@ class Partition:
         """Go on with a log that was opened again: it may end, or begin, elsewhere."""
         self.log.tail.clear()
         self.log = log
+        self.noted_start = log.start
         if log.refusal is not None:
             self.disk_full = False  # it is damaged, which no room will mend
         elif self.disk_full:
@@ -570,6 +654,8 @@ class Partition:
             waiter.settled(None)
         if settled.advanced:
             self._tell_watchers()
+        if self.leader is not None:
+            self._look_at_start(self.leader)
 
     def expire_waits(self, now: float) -> None:
         """Tell producers whose time is up."""
@@ -583,7 +669,8 @@ class Partition:
         self.leads_damaged = False
         if leader is not None:
             self._last_watermark = leader.high_watermark
-            for waiter in (*leader.lose_after(leader.high_watermark), *leader.take_copied()):
+            lost = leader.lose_after(leader.high_watermark)
+            for waiter in (*lost, *leader.take_copied(), *leader.take_started()):
                 waiter.settled(error)
         self.follower = None
         self._tell_watchers()

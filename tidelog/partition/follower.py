@@ -3,8 +3,8 @@
 Rule 1: nothing here reads a clock, file or socket.
 Rule 2: a log is cut only where the leader's history of epochs says that the two differ, never by a
         watermark (KIP-101); and then to the end of the greatest epoch that both have (KIP-279).
-Rule 3: nothing is told of what this replica holds before the leader of this epoch has found the
-        two logs to agree.
+Rule 3: nothing is told of what this replica holds or promises before the leader of this epoch has
+        found the two logs to agree.
 
     state      what the leader answers          effect, next state
     ---------  -------------------------------  ------------------------------------------------
@@ -20,7 +20,7 @@ Another epoch is another `Follower`.
 from dataclasses import dataclass
 
 from tidelog.log.epochs import EpochHistory
-from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
+from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,10 @@ class Follower:
     Invariant: `told` is what the leader was told of in this epoch, and is held.
     """
 
-    __slots__ = ("epoch", "is_aligned", "leader", "level_at", "must_tell", "told", "watermark")
+    __slots__ = (
+        "epoch", "is_aligned", "leader", "level_at", "must_tell", "told", "told_start",
+        "wanted_start", "watermark",
+    )  # fmt: skip
 
     def __init__(self, *, epoch: Epoch, leader: NodeId) -> None:
         self.epoch = epoch
@@ -52,6 +55,9 @@ class Follower:
         self.must_tell = True
         """Whether the leader may not know what this replica holds, though nothing has changed."""
         self.told: Offset = -1
+        self.told_start: Offset = -1
+        self.wanted_start: Offset = NO_OFFSET
+        """Where the leader asks this log to begin, once it does itself; NO_OFFSET until it says."""
         self.watermark: Offset = 0
         """The leader's, as it said last; this log may not reach so far."""
         self.level_at: float | None = None
@@ -66,7 +72,7 @@ class Follower:
         self.is_aligned = True
         must_tell, self.must_tell = self.must_tell, False
         if must_tell:
-            self.told = -1
+            self.told = self.told_start = -1
         return must_tell
 
     def differs(
@@ -85,16 +91,21 @@ class Follower:
         self.doubt()
         return BeginAnew(leader_start)
 
-    def news(self, held: Offset) -> bool:
-        """Whether the leader should be told that everything below `held` is safe here."""
-        if not self.is_aligned or self.must_tell or held <= self.told:
+    def news(self, held: Offset, promised: Offset = NO_OFFSET) -> bool:
+        """Whether the leader should be told that everything below `held` is safe here.
+
+        Or that this log will begin at `promised`.
+        """
+        if not self.is_aligned or self.must_tell:
             return False
-        self.told = held
+        if held <= self.told and promised <= self.told_start:
+            return False
+        self.told, self.told_start = max(self.told, held), max(self.told_start, promised)
         return True
 
     def tell_again(self) -> None:
         """What was told may not have arrived."""
-        self.told = -1
+        self.told = self.told_start = -1
         self.must_tell = True
 
     def doubt(self) -> None:

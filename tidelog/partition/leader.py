@@ -6,7 +6,11 @@ Rule 3: a record is committed once every member of the maximal in-sync set, the 
         holds it as the topic's `durability` demands: synced, or merely written. The maximal set is
         the committed one and all that was proposed and may yet be committed.
 Rule 4: while the committed set is smaller than the topic demands, nothing is committed.
-Rule 5: what a follower holds counts only in this epoch, and in the life that it told it in.
+Rule 5: what a follower holds or promises counts only in this epoch, and in the life that it told
+        it in.
+Rule 6: the log's start moves as a record is committed: only to where every member of the maximal
+        in-sync set has promised, durably, that its log will begin, never past the watermark, and
+        not while the set is too small. So no later leader begins earlier than this one has shown.
 
     event                       what happens
     --------------------------  ---------------------------------------------------------------
@@ -14,6 +18,10 @@ Rule 5: what a follower holds counts only in this epoch, and in the life that it
     wait_committed(end, waiter) released by the watermark that reaches `end` (acks=all)
     wait_copied(end, n, waiter) released by the `holds` of the follower that is the n-th to have it
     written(end)                releases acks=1
+    wait_start(start, waiter)   released by the `start_moved` that reaches `start`
+    want_start(start)           followers are asked to promise that their logs will begin there
+    promises(node, start)       may raise `start_agreed`: the driver moves the log's start there
+    start_moved(start)          this log begins there, durably
     holds(node, end)            may raise the watermark, which releases acks=all
     found_full(node)            its disk has no room: it leaves the set until it reads again
     fetched(node, offset)       a follower is level if it reads at the end that it last saw
@@ -84,6 +92,8 @@ class FollowerView:
     end_then: Offset = 0
     """Where the leader's log ended when it did."""
     fetched_at: float = 0.0
+    promised: Offset = 0
+    """It has promised that its log will begin there, if it comes to lead."""
     held_at: float = 0.0
     """When what it held was last all that the leader had a while before."""
     mark_end: Offset = 0
@@ -105,9 +115,10 @@ class Leader:
     """
 
     __slots__ = (
-        "_committed", "_copied", "_pending", "_unsure", "_written", "began_at", "epoch",
+        "_committed", "_copied", "_pending", "_started", "_unsure", "_written", "began_at", "epoch",
         "epoch_start", "followers", "held_here", "high_watermark", "in_flight", "in_sync",
-        "maximal", "me", "min_in_sync", "partition_epoch", "replicas", "written_end",
+        "maximal", "me", "min_in_sync", "partition_epoch", "replicas", "start", "start_agreed",
+        "start_first", "start_wanted", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -122,8 +133,11 @@ class Leader:
         replicas: Iterable[NodeId] = (),
         partition_epoch: int = 0,
         min_in_sync: int = 1,
+        start: Offset = 0,
+        promised: Offset = 0,
         now: float = 0.0,
     ) -> None:
+        """`start` is where this log begins, `promised` where it has promised other leaders to."""
         self.me = me
         self.epoch = epoch
         self.epoch_start = log_end
@@ -145,10 +159,14 @@ class Leader:
         """Whether a proposal is being decided on."""
         self._pending: frozenset[NodeId] = frozenset()
         self._unsure = False
+        self.start = self.start_agreed = start
+        # An earlier leader may have shown what this replica has promised to it.
+        self.start_wanted = self.start_first = max(start, min(promised, log_end))
+        self._started: list[_Wait] = []
         self._written: list[_Wait] = []
         self._committed: list[_Wait] = []
         self._copied: list[_Copies] = []
-        self._advance()
+        self.advance()
         assert me in self.in_sync, "a leader is always in sync with itself"
 
     def __repr__(self) -> str:
@@ -159,8 +177,8 @@ class Leader:
 
     @property
     def knows_watermark(self) -> bool:
-        """Whether the watermark is known to be as high as any earlier leader has shown."""
-        return self.high_watermark >= self.epoch_start
+        """Whether watermark and start are as high as any that an earlier leader has shown."""
+        return self.high_watermark >= self.epoch_start and self.start >= self.start_first
 
     @property
     def is_short(self) -> bool:
@@ -173,7 +191,8 @@ class Leader:
 
     @property
     def waiting(self) -> int:
-        return len(self._written) + len(self._committed) + len(self._copied)
+        starting = len(self._started)
+        return len(self._written) + len(self._committed) + len(self._copied) + starting
 
     # Waiting.
 
@@ -250,8 +269,11 @@ class Leader:
         return [one.waiter for one in done]
 
     def advance(self) -> Settled:
-        """Raise the watermark as far as it may go."""
-        if not self._advance():
+        """Raise the watermark as far as it may go, and what is agreed on of the start."""
+        has_advanced = self._advance()
+        if self.start_agreed < self.start_wanted:
+            self._agree_on_start()
+        if not has_advanced:
             return _NOTHING
         return Settled(_take(self._committed, self.high_watermark), advanced=True)
 
@@ -267,6 +289,49 @@ class Leader:
             return False
         self.high_watermark = least
         return True
+
+    # Where the log begins.
+
+    def want_start(self, start: Offset) -> bool:
+        """Let the log begin at `start`, which is committed; False if it was asked for already."""
+        assert start <= self.high_watermark, "only what is committed is deleted"
+        if start <= self.start_wanted:
+            return False
+        self.start_wanted = start
+        self._agree_on_start()
+        return True
+
+    def wait_start(self, start: Offset, waiter: Waiter) -> bool:
+        """Wait until the log begins at `start`; True if it does."""
+        return self._wait(self._started, self.start, start, waiter)
+
+    def promises(self, node: NodeId, start: Offset, broker_epoch: int) -> None:
+        """A follower has noted, durably, that its log will begin at `start`."""
+        view = self.followers.get(node)
+        if view is not None and view.broker_epoch == broker_epoch and start > view.promised:
+            view.promised = start
+            self._agree_on_start()
+
+    def _agree_on_start(self) -> None:
+        if self.is_short:
+            return  # whoever was in sync before may be elected, and has promised nothing
+        least = min(self.start_wanted, self.high_watermark)
+        for node in self.maximal:
+            if node != self.me and self.followers[node].promised < least:
+                least = self.followers[node].promised
+        self.start_agreed = max(self.start_agreed, least)
+
+    def start_moved(self, start: Offset) -> Settled:
+        """This log begins at `start`, durably."""
+        self.start = max(self.start, start)
+        self.start_agreed = max(self.start_agreed, start)
+        return Settled(_take(self._started, start))
+
+    def take_started(self) -> list[Waiter]:
+        """Everyone who waits for the log to begin later."""
+        waiters = [wait.waiter for wait in self._started]
+        self._started.clear()
+        return waiters
 
     # Who follows.
 
@@ -290,6 +355,7 @@ class Leader:
         if broker_epoch != view.broker_epoch:
             if view.broker_epoch != NO_LIFE or node not in self.in_sync:
                 view.held = NO_OFFSET  # it may have lost what it held in the other life
+            view.promised = 0
             view.broker_epoch = broker_epoch
         if offset >= log_end:
             view.level_at = now
@@ -354,6 +420,7 @@ class Leader:
             node in self.replicas
             and view.broker_epoch == life
             and view.held >= max(self.high_watermark, self.epoch_start)
+            and view.promised >= max(self.start_agreed, self.start_first)
         )
 
     def decided(self, in_sync: Iterable[NodeId], partition_epoch: int) -> Settled:
@@ -424,7 +491,7 @@ class Leader:
     def expire(self, now: float) -> list[Waiter]:
         """Waiters whose deadline has passed; their records may still be committed later."""
         late = []
-        for waits in (self._written, self._committed):
+        for waits in (self._written, self._committed, self._started):
             if any(wait.waiter.deadline <= now for wait in waits):
                 late += [wait.waiter for wait in waits if wait.waiter.deadline <= now]
                 waits[:] = [wait for wait in waits if wait.waiter.deadline > now]

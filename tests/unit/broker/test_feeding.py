@@ -179,7 +179,7 @@ def test_a_new_session_hears_at_once_that_the_logs_agree():
     async def story(stage):
         place = stage.begin((0, 0))
 
-        assert place.part == ReplicaPart(0, 0, 0, 0, 0)
+        assert place.part == ReplicaPart(0, 0, 0, 0, 0, wanted_start=0)
 
     on_stage(story)
 
@@ -321,7 +321,7 @@ def test_news_of_a_watermark_waits_a_little_for_records_to_go_with():
         assert place.answer is None
         await asyncio.sleep(WATERMARK_SECONDS)
 
-        assert place.part == ReplicaPart(0, 0, 1, 0, 0)
+        assert place.part == ReplicaPart(0, 0, 1, 0, 0, wanted_start=0)
 
     on_stage(story)
 

@@ -21,7 +21,7 @@ from tidelog.cluster.messages import (
     ReplicaPart,
     ReplicaProgress,
 )
-from tidelog.errors import NotLeader, OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.errors import NotLeader, OffsetOutOfRange
 from tidelog.model import NO_EPOCH
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import BeginAnew, Cut
@@ -78,13 +78,13 @@ class Stage:
         self.tasks: list[asyncio.Task[None]] = []
         self.changes: list[Cut | BeginAnew] = []
         self.starts: list[int] = []
+        self.promises: list[Callable[[], None]] = []
         self.may_change = asyncio.Event()
-        self.start_error: Exception | None = None
         self.may_change.set()
         self.fetching = Fetching(
             self.replicas.host, SimpleNamespace(hub=self.hub), self.replicas,  # type: ignore[arg-type]
             broker_epoch=lambda: self.life, spawn=self.spawn, change_log=self.change_log,
-            advance_start=self.advance_start,
+            log_starts=self,  # type: ignore[arg-type]
         )  # fmt: skip
         self.partition = self.follow(0)
 
@@ -110,11 +110,13 @@ class Stage:
         else:
             await partition.mending.begin_anew(change.start, lambda start: None)
 
-    async def advance_start(self, partition: Partition, start: int) -> None:
+    def move(self, partition: Partition, start: int) -> None:
+        """Where the leader's log begins is heard."""
         self.starts.append(start)
-        if self.start_error is not None:
-            raise self.start_error
-        partition.log.advance_start(start)
+
+    def promise(self, partition: Partition, then: Callable[[], None]) -> None:
+        """Something is to be noted, and `then` to be called."""
+        self.promises.append(then)
 
     async def asked(self) -> FetchReplicas:
         """The request that waits, once there is one."""
@@ -133,11 +135,14 @@ class Stage:
         await self.hub.answer(ReplicaPart(0, 0, 0, 0, 0))
         await asyncio.sleep(0)
 
-    async def feed(self, *batches: bytes, watermark: int = 0, start: int = 0) -> None:
+    async def feed(
+        self, *batches: bytes, watermark: int = 0, start: int = 0, wanted_start: int = -1
+    ) -> None:
         """Records are sent, and synced."""
         await self.asked()
         data = b"".join(batches)
-        await self.hub.answer(ReplicaPart(0, 0, watermark, start, len(data)), data=data)
+        part = ReplicaPart(0, 0, watermark, start, len(data), wanted_start=wanted_start)
+        await self.hub.answer(part, data=data)
         await self.replicas.rounds.drained()
         await asyncio.sleep(0)
 
@@ -499,25 +504,26 @@ def test_whoever_does_not_lead_yet_is_asked_again_soon():
 def test_a_log_is_brought_to_where_the_leaders_begins():
     async def story(stage):
         await stage.begin()
-        for offset in range(4):
-            await stage.feed(batch_at(offset, EPOCH), watermark=3)
 
-        await stage.feed(batch_at(4, EPOCH), watermark=3, start=9)
+        await stage.feed(batch_at(0, EPOCH), watermark=1, start=1)
 
-        assert stage.starts == [3], "no further than is committed"
-        assert stage.partition.log.start == 3
+        assert stage.starts == [1]
 
     on_stage(story)
 
 
-def test_a_topic_that_is_deleted_meanwhile_ends_nobody():
+def test_a_promise_is_told_once_it_is_noted():
     async def story(stage):
-        stage.start_error = UnknownTopicOrPartition("tide-0")
         await stage.begin()
-        await stage.feed(batch_at(0, EPOCH), watermark=1)
-        await stage.feed(batch_at(1, EPOCH), watermark=1, start=1)
+        await stage.feed(batch_at(0, EPOCH), batch_at(1, EPOCH), watermark=2, wanted_start=2)
+        assert not any(one.promised_start == 2 for one in stage.told)
+        [noted] = stage.promises
 
-        assert stage.starts == [1]
+        stage.partition.promised_start = 2
+        noted()
+        await asyncio.sleep(0.1)
+
+        assert stage.told[-1] == ReplicaProgress(0, EPOCH, 2, 2)
 
     on_stage(story)
 
