@@ -77,7 +77,7 @@ class PointerRequests(Ledger):
             queue = self._pointer_queue(queue_id)
             way = queue.begin_read(client)
             if way is None:
-                self.recent.failed(request)
+                self.recent.found_nothing(request)
                 return [Answer(to=reply, result=None)]
 
             def then(offset: Offset, at: Moment) -> Effects:

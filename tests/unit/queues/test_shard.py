@@ -73,3 +73,16 @@ def test_a_receive_that_a_deletion_ended_may_be_sent_again():
     desk.receive("a", wait_seconds=0, request=b"once")
 
     assert len(desk.answers["receive a"]) == 1
+
+
+def test_a_late_copy_of_a_read_that_found_nothing_moves_no_pointer():
+    desk = Desk()
+    desk.do(desk.shard.create("create", b"", desk.at))
+    desk.do(desk.shard.read(0, "reader", "first copy", b"read 1", desk.at))
+    desk.do(desk.shard.append(0, b"x", "append", b"", desk.at))
+
+    desk.do(desk.shard.read(0, "reader", "late copy", b"read 1", desk.at))
+    desk.do(desk.shard.read(0, "reader", "next read", b"read 2", desk.at))
+
+    assert desk.answers["first copy"] is desk.answers["late copy"] is None
+    assert desk.answers["next read"] == desk.answers["append"]
