@@ -1,17 +1,26 @@
 """Rot in sealed segments: found within a cycle, told, and healed from another replica."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
+from tidelog.broker import scrubbing as scrubbing_module
+from tidelog.broker.scrubbing import Scrubber
 from tidelog.config import TopicConfig
 from tidelog.host import Path, read_file
+from tidelog.log.scrub import SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
+from tidelog.log.segment import Segment
 from tidelog.records import Record, encode_batch
+from tidelog.simulation import swarm
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import DATA
+from tidelog.simulation.plan import Plan
 from tidelog.simulation.replicated import OneTryClient
+from tidelog.simulation.rot import HEALED, MISTAKEN, ROT
+from tidelog.simulation.swarm import make_plan, play
 
 SEALED = Path(DATA) / str(PLACE) / "00000000000000000000.log"
 CYCLE_SECONDS_MAX = 30.0
@@ -51,7 +60,7 @@ def await_cycle(stage: Stage, node: int) -> None:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-@pytest.mark.parametrize("position", [3, 9, 14, 70])
+@pytest.mark.parametrize("position", [9, 70])
 def test_rot_is_healed_where_it_is(role, position):
     with a_stage(**scrubbing()) as stage:
         for _ in range(12):
@@ -116,6 +125,7 @@ def test_rot_waits_for_somebody_who_can_help():
         assert content(stage, first) == sound
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_the_cycle():
     with a_stage(**scrubbing(scrub_bytes_per_second=20_000, scrub_interval_ms=1)) as stage:
         for _ in range(60):
@@ -219,3 +229,51 @@ def test_a_compacted_replica_begins_anew(role):
         stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
         assert content(stage, node, path) == sound
         assert state_of(stage, node).open == []
+
+
+# Found by seeds.
+
+
+def a_rotten_plan() -> Plan:
+    plan = make_plan(201, story="replicated", kinds=[ROT, "crash"], chaos_seconds=4)
+    assert any(fault.kind == ROT for fault in plan.faults)
+    return plan
+
+
+@pytest.mark.slow
+def test_rot_is_healed_in_a_seed():
+    outcome = play(a_rotten_plan())
+
+    assert outcome.violation is None
+    assert outcome.faults[ROT]
+
+
+@pytest.mark.slow
+def test_rot_that_nobody_heals_is_found(monkeypatch):
+    async def shrug(self: Scrubber, visit: object, rot: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Scrubber, "_try_to_heal", shrug)
+    monkeypatch.setattr(swarm, "LIVENESS_SECONDS", 10.0)
+
+    violation = play(a_rotten_plan()).violation
+
+    assert violation is not None
+    assert violation.name == HEALED
+
+
+@pytest.mark.slow
+def test_a_scrubber_that_sees_rot_where_there_is_none_is_found(monkeypatch):
+    """It takes every batch of a later epoch for rot."""
+
+    def forgetful(segment: Segment, end: int, **known: Any) -> SegmentScrub:
+        return SegmentScrub(segment, end, **{**known, "epochs": [(0, 0)]})
+
+    monkeypatch.setattr(scrubbing_module, "SegmentScrub", forgetful)
+    plan = a_rotten_plan()
+    sound = tuple(fault for fault in plan.faults if fault.kind != ROT)
+
+    violation = play(replace(plan, faults=sound)).violation
+
+    assert violation is not None
+    assert violation.name == MISTAKEN

@@ -288,7 +288,7 @@ class Scrubber:
                 partition.is_sparse = visit.scrub.has_gaps = True
                 self._cycle.gone(rot, self._host.clock.wall_ms())  # nothing was ever there
                 return True
-            rot.why = f"node {source} has other bytes there"
+            rot.why, rot.is_contradicted = f"node {source} has other bytes there", True
         return False
 
     def _healed(self, rot: Rot, source: NodeId | None, size: int) -> None:
@@ -298,8 +298,13 @@ class Scrubber:
                 "%s is healed at offset %d: %d bytes came from node %s",
                 rot.name, rot.offset, size, source,
             )  # fmt: skip
+        elif source is not None:
+            _log.warning(
+                "%s has the same bytes at offset %d as on node %d: nothing was changed",
+                rot.name, rot.offset, source,
+            )  # fmt: skip
         else:
-            _log.warning("%s reads well again at offset %d", rot.name, rot.offset)
+            _log.warning("%s has begun anew, and is not rotten any more", rot.name)
 
     async def _heal_from(
         self, source: NodeId, visit: _Visit, known: PartitionImage | None
@@ -382,20 +387,25 @@ class Scrubber:
                 self._forget(rot, self._host.clock.wall_ms())
 
     async def inspect(self, partition: Partition, offset: Offset) -> bool:
-        """Somebody could not read there: whether that is mended, or was never wrong."""
+        """Somebody could not read there: whether that is mended, or will be where it is.
+
+        Not if another replica had something else there: then only a new beginning helps.
+        """
         visit = self._visit(partition, offset)
-        if visit is None or visit.scrub.has_gaps or not self._others(self._known(partition)):
+        if visit is None or visit.scrub.has_gaps:
             return False
         scrub = visit.scrub
         async with partition.files:
             if not self._is_current(visit):
-                return False
+                return True
             await self._host.offload.run(partial(scrub.seek, self._host.disk))
         if scrub.problem is None or await self._found(visit):
             return True
-        if (rot := self._cycle.find(partition.name, scrub.offset)) is not None:
-            self._unhealed.pop(rot, None)
-            self._declared[rot] = visit.log  # by whoever has asked
+        rot = self._cycle.find(partition.name, scrub.offset)
+        if rot is None or not rot.is_contradicted:
+            return True
+        self._unhealed.pop(rot, None)
+        self._declared[rot] = visit.log  # by whoever has asked
         return False
 
     # Who may help, and helping others.

@@ -47,6 +47,8 @@ class Rot(msgspec.Struct, kw_only=True, eq=False):
     bytes: int = 0
     why: str = ""
     """Why it is not healed yet."""
+    is_contradicted: bool = False
+    """Whether another replica had bytes that do not fit there."""
 
     @property
     def name(self) -> TopicPartition:

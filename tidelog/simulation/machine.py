@@ -47,6 +47,8 @@ class Machine:
         self.is_up = False
         """Whether the node serves: its `start` has returned."""
         self.is_damaged = False
+        self.is_rotten = False
+        """Whether bits of its sealed segments have flipped; they may be healed since."""
         """Whether the disk has lost or changed what it had promised to keep."""
         self.boots = 0
         self.restarts_soon = False

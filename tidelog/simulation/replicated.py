@@ -341,7 +341,7 @@ class ReplicatedLoad:
                 ]
         except CorruptMessage as error:  # the client sees through it, and asks again
             self.world.trace.note(process, str(error))
-            if not any(machine.is_damaged for machine in self.world.machines.values()):
+            if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)
         polling.ok(found)

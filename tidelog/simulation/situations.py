@@ -19,6 +19,8 @@ from tidelog.simulation import links
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
+from tidelog.simulation.rot import ROT, rot_sealed, rotting
+from tidelog.simulation.rot import STORIES as ROT_STORIES
 from tidelog.simulation.stories import STORIES, WITH_REPLICAS
 from tidelog.simulation.world import World
 
@@ -58,6 +60,9 @@ def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
 SITUATIONS: Final = (
     Situation(
         name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}
+    ),
+    Situation(
+        name="rot", stories=ROT_STORIES, chance=0.3, situate=rotting, kinds={ROT: rot_sealed}
     ),
     Situation(
         name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,

@@ -26,6 +26,7 @@ from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.queues import QueueLoad
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
 from tidelog.simulation.replicated import ReplicatedLoad
+from tidelog.simulation.rot import check_healed
 from tidelog.simulation.situations import situate
 from tidelog.simulation.stories import STORIES, detail
 from tidelog.simulation.transactions import TransactionLoad
@@ -169,6 +170,8 @@ def play(
             world.heal()
             world.network.window_bytes = HEALED_WINDOW_BYTES
             world.restart_everyone()
+            if plan.node.get("scrub_bytes_per_second"):
+                check_healed(world, LIVENESS_SECONDS)
             workload.get_on(LIVENESS_SECONDS)
         except Violation as error:
             violation = error

@@ -336,7 +336,7 @@ class TransactionLoad(ReplicatedLoad):
                     found.append((str(place), at, value))
         except CorruptMessage as error:  # the client sees through it, and asks again
             self.world.trace.note(process, str(error))
-            if not any(machine.is_damaged for machine in self.world.machines.values()):
+            if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)
         return found, after, 0 <= polled.watermark <= after
