@@ -42,7 +42,7 @@ def with_one_clock(host: Host, number: int) -> Node:
     ("factory", "is_planted"), [(partial(real_node, quorum=QUORUM), False), (with_one_clock, True)]
 )
 def test_a_clock_that_jumps_expires_nothing_early(factory, is_planted):
-    with World(5, nodes=3, node_factory=factory) as world:
+    with World(6, nodes=3, node_factory=factory) as world:
         QuorumWatch(world)
         world.start()
         epoch = world.node(1).broker.image.quorum_epoch

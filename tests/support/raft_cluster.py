@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from tests.support.raft_invariants import Record, Violation
 from tests.support.raft_world import Disk, Node, World
 from tidelog.errors import BrokerError
+from tidelog.raft.logview import UNKNOWN_END
 from tidelog.raft.machine import Raft
-from tidelog.raft.messages import Resign, SnapshotId, SnapshotTaken, Unanswered
-from tidelog.raft.voters import VoterSet
+from tidelog.raft.messages import Position, Resign, SnapshotId, SnapshotTaken, Unanswered
+from tidelog.raft.voters import Voter, VoterSet
 
 
 class Cluster(World):
@@ -33,6 +34,7 @@ class Cluster(World):
             (swarm.snapshot, self._take_snapshot),
             (swarm.resign, self._resign_some),
             (swarm.wipe, self._wipe_some),
+            (swarm.rot, self._rot_some),
         ]
         for rate, do in kinds:
             if rate > 0:
@@ -125,7 +127,7 @@ class Cluster(World):
 
     def _changed(self, raft: Raft) -> VoterSet:
         voters = raft.voters
-        dead = [v.key for v in voters if self.nodes[v.key.id].key != v.key]
+        dead = [v.key for v in voters if self._is_impaired(v)]
         spare = [n for n in self.nodes.values() if voters.get(n.id) is None]
         if dead:
             return raft.remove_voter(self.chance.choice(dead))
@@ -158,7 +160,7 @@ class Cluster(World):
             raft = leader.raft
             assert raft is not None
             node = self._some()
-            dead = sum(self.nodes[v.key.id].key != v.key for v in raft.voters)
+            dead = sum(self._is_impaired(v) for v in raft.voters)
             bearable = dead + 1 <= len(raft.voters) - raft.voters.majority
             if (
                 raft.leads
@@ -170,6 +172,28 @@ class Cluster(World):
                 self.wipe(node)
                 self._later(self.chance.random(), self._start, node)
             return
+
+    def _is_impaired(self, voter: Voter) -> bool:
+        """Whether a voter's disk is another by now, or lacks what it has acknowledged."""
+        node = self.nodes[voter.key.id]
+        return node.key != voter.key or node.disk.has_lost
+
+    def _rot_some(self) -> None:
+        """Let a voter's disk forget what it had synced, if the quorum can bear it."""
+        node = self._some()
+        leader = next(self.leaders(), None)
+        if leader is None or leader.raft is None or self._is_changing():
+            return
+        voters = leader.raft.voters
+        impaired = sum(self._is_impaired(v) for v in voters if v.key.id != node.id)
+        if leader.raft.leads and impaired + 1 <= len(voters) - voters.majority:
+            self.crash(node)
+            self._log(node, "rot")
+            node.disk.rot(self.chance.choice([1, 2, 5, 1000]))
+            if self.chance.random() < 0.2:  # the note is gone, too
+                unknown = Position(node.disk.state.epoch, UNKNOWN_END)
+                node.disk.acknowledged = unknown
+            self._later(self.chance.random(), self._start, node)
 
     def _is_changing(self) -> bool:
         sets = {n.raft.voters for n in self.nodes.values() if n.raft is not None}

@@ -144,6 +144,16 @@ def vote_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogView, "is_ahead_of", lambda self, last_epoch, end: False)
 
 
+def vote_by_what_is_left(patch: pytest.MonkeyPatch) -> None:
+    """A voter whose disk lost what it had acknowledged judges candidates by the rest."""
+    patch.setattr(LogView, "is_whole", True)
+    patch.setattr(
+        LogView,
+        "is_ahead_of",
+        lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end),
+    )
+
+
 _STORM = Swarm(
     loss=0.05,
     duplicates=0.05,
@@ -156,6 +166,7 @@ _STORM = Swarm(
     snapshot=0.0,
     resign=0.3,
     wipe=0.0,
+    rot=0.0,
     stall=0.2,
     batch_max=1,
 )
@@ -186,6 +197,7 @@ COMPLETE = "a leader holds all that is committed"
 ONE_LOG = "what is committed is one log"
 MAJORITY = "what is committed is synced on a majority"
 TRUNCATED = "what is committed is not truncated"
+UNDONE = "no leader asks to undo what is committed"
 
 FAULTS = [
     _fault(forget_votes, VOTE, LEADER, crash=8.0, slow=0.3, cut=2.0, resign=2.0),
@@ -209,4 +221,5 @@ FAULTS = [
     ),
     _fault(lead_on_after_a_restart, "a process leads only epochs that it opened"),
     _fault(vote_for_shorter_logs, COMPLETE),
+    _fault(vote_by_what_is_left, COMPLETE, ONE_LOG, TRUNCATED, UNDONE, rot=4.0, crash=1.0),
 ]  # fmt: skip

@@ -123,6 +123,8 @@ class Invariants:
             other = self._nodes[voter.key.id].disk
             if other.directory != voter.key.directory:
                 holders += 1  # wiped since; the run makes sure that the others suffice
+            elif other.has_lost:
+                holders += 1  # rotten since; it votes by what it had
             elif other.synced_end >= watermark:
                 # The same record, of the same epoch: then all before it is the same, too.
                 kept = watermark > other.start

@@ -19,6 +19,7 @@ from tidelog.log.epochs import EpochHistory
 from tidelog.model import NodeId, Offset
 from tidelog.raft.machine import Raft
 from tidelog.raft.messages import (
+    NOWHERE,
     Answer,
     Answered,
     Append,
@@ -33,6 +34,7 @@ from tidelog.raft.messages import (
     GetSnapshot,
     Lead,
     Persist,
+    Position,
     Reply,
     Request,
     Send,
@@ -65,6 +67,16 @@ class Disk:
     records: list[Record] = field(default_factory=list)
     synced_end: Offset = 0
     truncations: int = 0
+    acknowledged: Position = NOWHERE
+    """How far others may have been told that it is synced here; noted apart from the records."""
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether it lacks what was acknowledged, and nothing has taken the place of that yet."""
+        last = self.records[-1].epoch if self.records else -1
+        if not self.records and self.snapshot is not None:
+            last = self.snapshot.epoch
+        return Position(last, self.end) < self.acknowledged
 
     @property
     def end(self) -> Offset:
@@ -94,6 +106,13 @@ class Disk:
         unsynced = self.end - self.synced_end
         del self.records[self.synced_end - self.start + int(unsynced * keep) :]
         self.synced_end = self.end  # recovery syncs what it found
+
+    def rot(self, count: int) -> None:
+        """Lose the last records, synced as they were, without a trace."""
+        del self.records[max(0, len(self.records) - count) :]
+        if self.snapshot is not None and self.end < self.snapshot.end:
+            self.records, self.start = [], self.snapshot.end
+        self.synced_end = self.end
 
 
 class Node:
@@ -137,6 +156,8 @@ class Swarm:
     snapshot: float
     resign: float
     wipe: float
+    rot: float
+    """How often a disk loses what it had synced."""
     stall: float
     """How many syncs take far longer than others."""
     batch_max: int
@@ -160,6 +181,7 @@ class Swarm:
             wipe=some(0.3, 0.2),
             stall=some(0.4, 0.2),
             batch_max=chance.choice([1, 2, 10]),
+            rot=some(0.4, 1.0),
         )
 
 
@@ -244,7 +266,9 @@ class World:
             draw=self.chance.random,
             now=self.now,
             contacts=list(self.nodes),
+            acknowledged=disk.acknowledged,
         )
+        disk.acknowledged = node.raft.log.acknowledged
         self.invariants.started(node)
         self._step(node, Ticked())
 
@@ -263,6 +287,7 @@ class World:
             self._perform(node, raft, effect)
             if node.raft is not raft:
                 return
+        node.disk.acknowledged = raft.log.acknowledged
         self.invariants.stepped(node, self.now)
         deadline = max(raft.deadline, self.now)
         if deadline < node.tick_at:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from tidelog.cluster.acknowledged import Acknowledgements
 from tidelog.cluster.formation import Formation, Formed, read_formed, write_formed
 from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.messages import Proposal, WhoAreYou
@@ -30,7 +31,7 @@ from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import Endpoint, Epoch, NodeId
 from tidelog.peers.wire import Hello, Welcome
-from tidelog.raft.messages import SnapshotId
+from tidelog.raft.messages import SnapshotId, Synced
 from tidelog.raft.state import Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
@@ -68,13 +69,22 @@ class Member:
         at = quorum.get(identity.node_id, NOWHERE)
         self.me = Voter(key, at.host, at.port)
         self.metadata = Metadata(host)
+        self._acknowledgements: Acknowledgements | None = None
         self.log = QuorumLog(
             host, rounds, directory, budget, on_synced=lambda end: self.quorum.on_synced(end),
             on_disk_full=lambda full: self.quorum.on_disk_full(full),
+            before_mending=None if self._is_alone else self._note_loss,
         )  # fmt: skip
         self._snapshots = Snapshots(host.disk, self.log.path)
+        if not self._is_alone:
+            self._acknowledgements = Acknowledgements(
+                host, self.log.path, directory.reserve,
+                on_noted=lambda end: self.quorum.post(Synced(end)),
+                spawn=lambda work: self.quorum.spawn(work),
+            )  # fmt: skip
         self.quorum = Quorum(
-            host, self.log, self._snapshots, reserve=directory.reserve, me=self.me,
+            host, self.log, self._snapshots, reserve=directory.reserve,
+            acknowledgements=self._acknowledgements, me=self.me,
             timing=timing, contacts=list(quorum),
             on_commit=self.metadata.apply, on_snapshot=self._begin_from, on_lead=self._on_lead,
             on_follow=self._on_follow, on_fatal=on_fatal,
@@ -120,6 +130,7 @@ class Member:
 
     async def open(self) -> None:
         """Find what is on disk."""
+        await self.quorum.find_promises()
         found = await self._host.offload.run(self._snapshots.newest)
         self._snapshot: SnapshotId | None = None
         if found is not None:
@@ -175,10 +186,18 @@ class Member:
         )  # fmt: skip
 
     async def _find_quorum(self) -> Formed:
-        alone = list(self._contacts) in ([], [self.me.key.id])
-        if alone or self.log.end > 0 or self._snapshot is not None:
+        if self._is_alone or self.log.end > 0 or self._snapshot is not None:
             return await self._host.offload.run(self._form_alone)
         return await self._formation.join(self.hub)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other node is to be of this quorum."""
+        return list(self._contacts) in ([], [self.me.key.id])
+
+    def _note_loss(self) -> None:
+        if self._acknowledgements is not None:
+            self._acknowledgements.note_loss()
 
     def _form_alone(self) -> Formed:
         """A node that is alone, or that was before there were clusters, is a quorum of one."""

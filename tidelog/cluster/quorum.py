@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tidelog.cluster.acknowledged import Acknowledgements
 from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, QuorumLog, entries_in
@@ -35,6 +36,7 @@ from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
 from tidelog.raft.machine import Raft
 from tidelog.raft.messages import (
+    NOWHERE,
     Answered,
     Append,
     Appended,
@@ -53,6 +55,7 @@ from tidelog.raft.messages import (
     GetSnapshot,
     Lead,
     Persist,
+    Position,
     Reply,
     Request,
     Resign,
@@ -100,6 +103,7 @@ class Quorum:
         snapshots: Snapshots,
         *,
         reserve: Reserve,
+        acknowledgements: Acknowledgements | None,
         me: Voter,
         timing: Timing,
         contacts: Sequence[NodeId],
@@ -109,11 +113,17 @@ class Quorum:
         on_follow: Callable[[Epoch, NodeId | None], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_snapshot` replaces all that was handed on so far, and says who votes by it."""
+        """`on_snapshot` replaces all that was handed on so far, and says who votes by it.
+
+        Without `acknowledgements`, nobody else hears of what is durable here: this node is alone.
+        """
         self._host = host
         self.log = log
         self._snapshots = snapshots
         self._reserve = reserve
+        self._acknowledgements = acknowledgements
+        self.state = ElectionState()
+        """What this node has promised, as its disk has it."""
         self.me = me
         self._timing = timing
         self._contacts = contacts
@@ -152,15 +162,54 @@ class Quorum:
 
     # Starting.
 
+    async def find_promises(self) -> None:
+        """Read what this node has promised, and how far it has acknowledged its log.
+
+        First of all: what is found damaged after that must not be forgotten to have been there.
+        """
+        await self._host.offload.run(self._find_promises)
+
+    def _find_promises(self) -> None:
+        self.state = self._read_state()
+        if self._acknowledgements is not None:
+            self._acknowledgements.find(self.state.epoch)
+
     async def open(self, voters: VoterSet, snapshot: SnapshotId | None) -> None:
         """Begin with the log and snapshot found on disk; `voters` if neither names any."""
-        state = await self._host.offload.run(self._read_state)
         self._decided_voters = voters
         self._snapshot = snapshot
-        self._build(state)
+        here = self._position(self.log.end)
+        if self._acknowledgements is not None:
+            await self._acknowledgements.begin(here)
+        self._build()
+        self._check_loss(here)
 
-    def _build(self, state: ElectionState) -> None:
+    def _check_loss(self, here: Position) -> None:
+        """Say it if the log ends before what was acknowledged."""
+        if self.raft.log.is_whole:
+            return
+        if self.raft.voters.ids == [self.me.key.id]:
+            raise StorageError(
+                f"{self.log.path} has lost metadata that was decided: it ends at offset "
+                f"{here.end}, and this node is the only voter. Restore it from a backup"
+            )
+        _log.error(
+            "the disk of node %d has lost metadata that was synced: its log ends at offset %d of "
+            "epoch %d. It votes for nobody who lacks that, and leads only once it has it again",
+            self.me.key.id, here.end, here.epoch,
+        )  # fmt: skip
+
+    def _position(self, end: Offset) -> Position:
+        """How far the log goes up to `end`."""
         log = self.log.log
+        if end > log.start:
+            return Position(log.epochs.epoch_at(end - 1), end)
+        snapshot = self._snapshot
+        is_there = snapshot is not None and snapshot.end == end
+        return Position(snapshot.epoch if snapshot is not None and is_there else NO_EPOCH, end)
+
+    def _build(self) -> None:
+        log, state, acknowledgements = self.log.log, self.state, self._acknowledgements
         if 0 < state.epoch < log.epochs.latest:
             # Promises are kept before anything is appended, so one of the two files is damaged.
             # Whichever it is: what comes next is later than both.
@@ -183,6 +232,7 @@ class Quorum:
             snapshot=snapshot,
             timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
             contacts=self._contacts,
+            acknowledged=NOWHERE if acknowledgements is None else acknowledgements.noted,
         )  # fmt: skip
         self._check_voters()
 
@@ -234,6 +284,8 @@ class Quorum:
                 effects = self.raft.step(event, self._host.clock.monotonic())
                 for effect in effects:
                     await self._perform(effect)
+                if self._acknowledgements is not None:
+                    self._acknowledgements.knows(self.raft.log.acknowledged)
             if (complaint := self.raft.complaint) is not None and complaint != self._complaint:
                 _log.critical("the quorum's leader wants what must not be: %s", complaint)
             self._complaint = self.raft.complaint
@@ -250,6 +302,7 @@ class Quorum:
         match effect:
             case Persist():
                 await self._persist(encode_promise(effect.state))
+                self.state = effect.state
             case Truncate():
                 self._wanted = None
                 _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
@@ -257,6 +310,8 @@ class Quorum:
                 # What a sync before the cut has reached is not what it says any more.
                 self._events = deque(e for e in self._events if not isinstance(e, Synced))
                 self._check_voters()
+                if self._acknowledgements is not None:
+                    self._acknowledgements.lower(self.raft.log.acknowledged)
             case Send():
                 task = self.spawn(self._send(effect.to, effect.request))
                 if isinstance(effect.request, EndEpoch):
@@ -326,7 +381,7 @@ class Quorum:
                 to, request, _ANSWERS[type(request)], seconds_max=seconds_max
             )
             if isinstance(answer, FetchAnswer) and answer.data:
-                entries_in(answer.data)
+                _check_fetched(answer)
         except PeerUnreachable as error:
             self.post(Unanswered(to, request, error.is_down))
         except PeerRefused:
@@ -353,6 +408,13 @@ class Quorum:
         if answer.offset < self.log.end:
             try:
                 data = await self.log.read(answer.offset, _FETCH_BYTES)
+            except CorruptMessage as error:
+                place.fail(f"offset {answer.offset} is damaged: {error}")
+                if self._acknowledgements is not None:  # else nobody has what is damaged here
+                    self._on_fatal(
+                        StorageError(f"{self.log.path} is damaged ({error}); a start mends it")
+                    )
+                return
             except (BrokerError, OSError) as error:  # trimmed or cut meanwhile
                 place.fail(f"offset {answer.offset} cannot be read: {error}")
                 return
@@ -383,7 +445,10 @@ class Quorum:
 
     def on_synced(self, end: Offset) -> None:
         self._has_room()
-        self.post(Synced(end))
+        if self._acknowledgements is None:
+            self.post(Synced(end))
+        else:
+            self._acknowledgements.synced(self._position(end))
 
     def _has_room(self) -> None:
         """The disk took something; unless the log still waits to be opened again, all is well."""
@@ -409,13 +474,14 @@ class Quorum:
                 self._has_room()
 
     async def _begin_again(self) -> None:
-        state = await self._host.offload.run(self._read_state)
-        self._follow(Follow(state.epoch, None))  # nobody appends to a log that is opened again
+        self._follow(Follow(self.state.epoch, None))  # nobody appends to a log that is opened again
         await self.log.reopen()
         if self._snapshot is not None and self.log.end < self._snapshot.end:
             await self.log.restart_at(self._snapshot.end)  # it holds more than the files do
+        if self._acknowledgements is not None:
+            await self._acknowledgements.replaced(self._position(self.log.end))
         self._events.clear()
-        self._build(state)
+        self._build()
         self.post(Ticked())
 
     # Leading.
@@ -577,6 +643,8 @@ class Quorum:
             return
         await self.log.restart_at(snapshot.end)
         self._snapshot = snapshot
+        if self._acknowledgements is not None:
+            await self._acknowledgements.replaced(self._position(snapshot.end))
         voters = self._decided_voters = self._on_snapshot(snapshot, image)
         _log.info("the metadata begins again from a snapshot of all below offset %d", snapshot.end)
         self.post(SnapshotInstalled(snapshot, voters))
@@ -599,6 +667,17 @@ class Quorum:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check_fetched(answer: FetchAnswer) -> None:
+    """CorruptMessage if a leader of the answer's epoch cannot have sent these entries."""
+    end = answer.offset
+    for entry in entries_in(answer.data):
+        if entry.epoch > answer.epoch:
+            raise CorruptMessage(f"offset {entry.start} is of epoch {entry.epoch}")
+        if entry.start > end:
+            raise CorruptMessage(f"nothing lies between offsets {end} and {entry.start}")
+        end = entry.end
 
 
 async def _complete(future: "asyncio.Future[None]") -> None:

@@ -9,6 +9,8 @@ Rule 4: a cut is waited for, even by who is cancelled. Otherwise a stop would no
         the machine, which believes in the rest, must hear of it in the same turn.
 Rule 5: on a full disk the reserve takes what is written here; where that is spent, too, a cut waits
         for room. Files go before it is noted that they are gone.
+Rule 6: where there are other voters, damage is cut off, and what follows is fetched from them. What
+        this disk may have acknowledged is noted first (`acknowledged`).
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.controller.records import MetadataRecord, decode, encode
+from tidelog.controller.records import LeaderChanged, MetadataRecord, decode, encode
 from tidelog.errors import CorruptMessage, StorageError
 from tidelog.host import Bytes, Host, unbroken
 from tidelog.log.directory import DataDirectory
@@ -87,13 +89,18 @@ class QuorumLog:
         *,
         on_synced: Callable[[Offset], None],
         on_disk_full: Callable[[DiskFull], None],
+        before_mending: Callable[[], None] | None = None,
     ) -> None:
+        """`before_mending` is called, in a disk's thread, before damage is cut off. Without it
+        nobody has what is damaged here, and nothing is cut.
+        """
         self._host = host
         self._rounds = rounds
         self._directory = directory
         self._budget = budget
         self._tell_synced = on_synced
         self._tell_full = on_disk_full
+        self._before_mending = before_mending
         self.path = directory.path(METADATA_PARTITION)
         self.name = METADATA_PARTITION
         self.high_watermark: Offset = 0
@@ -119,7 +126,15 @@ class QuorumLog:
                 f"what was before (the newest ends at {start}); start with an empty directory, or "
                 "restore it from a backup"
             )
-        await self._host.offload.run(self._load_waiting)
+        damaged_at = await self._host.offload.run(self._load_waiting)
+        if damaged_at is None:
+            return
+        if self._before_mending is None:
+            raise StorageError(
+                f"{METADATA_PARTITION} is damaged at offset {damaged_at}; start with an empty "
+                "directory, or restore it from a backup. `tidelog log verify` shows the damage"
+            )
+        self._take(await self._host.offload.run(partial(self._mend, damaged_at)))
 
     def _open(self, start: Offset, clean: bool) -> LogState:
         directory = self._directory
@@ -130,9 +145,29 @@ class QuorumLog:
             durable_mark=directory.durable_marks.get(METADATA_PARTITION, 0),
             index_interval_bytes=CONFIG.index_interval_bytes,
         )  # fmt: skip
+        if state.damaged_at is not None and self._before_mending is not None:
+            state = self._mend(state.damaged_at, state)
+        if state.start > start and self._before_mending is not None:  # its snapshot is rotten
+            self._before_mending()
+            return self._begin_at(start)
         if state.end < start:  # a snapshot came, and the crash before the log was emptied for it
             return self._begin_at(start)
         return state
+
+    def _mend(self, damaged_at: Offset, state: LogState | None = None) -> LogState:
+        """Cut damage off, and all behind it: the quorum sends it again."""
+        assert self._before_mending is not None
+        self._before_mending()
+        _log.error(
+            "%s is damaged at offset %d; what follows is fetched again from the other voters",
+            METADATA_PARTITION, damaged_at,
+        )  # fmt: skip
+        start = self.log.start if state is None else state.start
+        epochs = EpochHistory(self.log.epochs if state is None else state.epochs)
+        epochs.cut_end(damaged_at)
+        self._directory.lower_mark(METADATA_PARTITION, damaged_at)
+        cut_end(self._host.disk, self.path, damaged_at, epochs)
+        return self._open_at(start)
 
     def _begin_at(self, start: Offset) -> LogState:
         self._empty(start)
@@ -148,22 +183,27 @@ class QuorumLog:
         self.log = Log(self.path, CONFIG, self._budget, state)
         self.log.reserve = self._directory.reserve
 
-    def _load_waiting(self) -> None:
-        """Decode the whole log; whoever applied some of it already skips that."""
+    def _load_waiting(self) -> Offset | None:
+        """Decode the whole log; whoever applied some of it already skips that.
+
+        Where it is damaged, if it is.
+        """
         log = self.log
         offset = log.start
+        check = EpochCheck()
         while offset < log.end:
             began_at = offset
-            for entry, _, _ in _entries(self._read(offset)):
-                if entry.start > offset:
-                    break  # a hole: what lies behind it must not be applied
-                self.waiting.append(entry)
-                offset = entry.end
+            try:
+                for entry, _, _ in _entries(self._read(offset)):
+                    if entry.start > offset or not check.takes(entry):
+                        break  # a hole: what lies behind it must not be applied
+                    self.waiting.append(entry)
+                    offset = entry.end
+            except (CorruptMessage, StorageError):
+                return offset
             if offset == began_at:
-                raise StorageError(
-                    f"{METADATA_PARTITION} is damaged at offset {offset}; start with an empty "
-                    "directory, or restore it from a backup. `tidelog log verify` shows the damage"
-                )
+                return offset
+        return None
 
     def _read(self, offset: Offset) -> Bytes:
         read = self.log.read(offset, _READ_BYTES, self.log.end)
@@ -178,11 +218,22 @@ class QuorumLog:
         return self.log.end
 
     async def read(self, offset: Offset, bytes_max: int) -> bytes:
-        """Whole batches from `offset` on, at least one if there is any."""
-        read = self.log.read(offset, bytes_max, self.log.end)
+        """Whole batches from `offset` on, at least one if there is any.
+
+        CorruptMessage if the disk has not kept them.
+        """
+        end = self.log.end
+        read = self.log.read(offset, bytes_max, end)
         if isinstance(read, ColdRead):
-            return bytes(await self._host.offload.run(partial(read.perform, self._host.disk)))
+            return await self._host.offload.run(partial(self._read_cold, read, offset, end))
         return b"".join(read[0])
+
+    def _read_cold(self, read: ColdRead, offset: Offset, end: Offset) -> bytes:
+        data = bytes(read.perform(self._host.disk))
+        entries = entries_in(data)
+        if offset < end and (not entries or entries[0].start > offset):
+            raise CorruptMessage(f"nothing can be read at offset {offset}")
+        return data
 
     def take_committed(self, high_watermark: Offset) -> Iterator[Entry]:
         """What was committed since the last call, in order."""
@@ -330,9 +381,31 @@ class QuorumLog:
             return True
 
 
+class EpochCheck:
+    """Whether batches are of the epochs that they say: that is not under their checksums.
+
+    A leader's first record in its epoch names it. (Logs from before there were quorums have no
+    such records: the check begins with the first.)
+    """
+
+    def __init__(self) -> None:
+        self._epoch: Epoch | None = None
+
+    def takes(self, entry: Entry) -> bool:
+        named = next((r for r in entry.records if isinstance(r, LeaderChanged)), None)
+        if named is not None:
+            self._epoch = named.epoch
+        return self._epoch is None or entry.epoch == self._epoch
+
+
 def entries_in(data: Bytes) -> list[Entry]:
-    """What batches from a peer hold; CorruptMessage if they do not check out."""
-    return [entry for entry, _, _ in _entries(data)]
+    """What batches hold; CorruptMessage if they do not check out."""
+    entries = [entry for entry, _, _ in _entries(data)]
+    check = EpochCheck()
+    for entry in entries:
+        if not check.takes(entry):
+            raise CorruptMessage(f"offset {entry.start} cannot be of epoch {entry.epoch}")
+    return entries
 
 
 def _entries(data: Bytes) -> Iterator[tuple[Entry, BatchHeader, Bytes]]:

@@ -137,8 +137,8 @@ class Elections:
             self._follow(leader, now)
 
     def _detach(self, wait: float, now: float) -> None:
-        """Follow nobody; campaign after `wait`. An observer asks around sooner."""
-        if not self._member.may_lead:
+        """Follow nobody; campaign after `wait`. Who may not campaign asks around sooner."""
+        if not self._member.may_campaign:
             wait = min(wait, self._member.backoff(0))
         self._become(Unattached(self._member, deadline=now + wait, contacts=self._contacts))
 
@@ -151,9 +151,9 @@ class Elections:
         self._detach(0.0 if self._member.is_alone else wait, now)
 
     def _campaign(self, now: float) -> None:
-        """Ask whether a majority would vote for this node; an observer asks who leads."""
+        """Ask whether a majority would vote for this node; who may not campaign asks who leads."""
         member = self._member
-        if not member.may_lead:
+        if not member.may_campaign:
             if isinstance(self._stance, Unattached):
                 self._out += self._stance.probe(now)
             else:

@@ -130,6 +130,8 @@ class Following:
         self._learned = max(self._learned, answer.high_watermark)
         # The leader's history agrees with this log: below its end the two are the same.
         effects = log.commit(answer.high_watermark)
+        if not answer.data and answer.offset == log.end:
+            log.caught_up()
         if answer.data and answer.offset == log.end:
             log.is_appending = True
             self._fetch_at = now + self._member.timing.fetch_wait

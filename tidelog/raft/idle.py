@@ -1,7 +1,7 @@
 """Following nobody: waiting to campaign, looking for a leader, or having just stopped leading.
 
-Rule 1: a voter waits for its election timeout. An observer asks one voter after the other who
-        leads; it never campaigns.
+Rule 1: a voter waits for its election timeout. An observer, or a voter whose log is not whole, asks
+        one voter after the other who leads; it does not campaign.
 Rule 2: whoever led an epoch tells every voter that it is over until each has heard, and never
         leads that epoch again.
 """
@@ -43,7 +43,7 @@ class Unattached:
 
     def answered(self, now: float) -> None:
         """The one who was asked does not know, or did not answer."""
-        if not self._member.may_lead:
+        if not self._member.may_campaign:
             self.deadline = min(self.deadline, now + self._member.backoff(self._failures))
             self._failures += 1
 

@@ -6,21 +6,29 @@ Rule 3: two logs are compared by the epoch of the last record and by where that 
         other one's history, never by watermarks (KIP-101, KIP-279, KIP-595).
 Rule 4: the newest set of voters in the log counts, committed or not; when its record is truncated,
         the set before it counts again.
+Rule 5: a disk may lose bytes that it had synced, and the log then ends before what this member has
+        acknowledged. It votes by what it has acknowledged, not by what is left of it, and it does
+        not stand for election until its log is whole again: until it reaches as far, in that epoch
+        or in a later one. A later epoch's leader holds all that was committed before.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
-from tidelog.log.epochs import EpochHistory
+from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, Offset
-from tidelog.raft.messages import Commit, Effect, SnapshotId, Truncate
+from tidelog.raft.messages import NOWHERE, Commit, Effect, Position, SnapshotId, Truncate
 from tidelog.raft.voters import ReplicaKey, VoterSet
+
+UNKNOWN_END: Final = OFFSET_MAX
+"""Where a member that does not know what it has acknowledged may have done so, in its epoch."""
 
 
 class LogView:
     """One copy of the quorum's log, as its ends, its epochs and its sets of voters."""
 
     __slots__ = (
-        "_sets", "_start_epoch", "end", "epochs", "high_watermark", "is_appending",
+        "_sets", "_start_epoch", "acknowledged", "end", "epochs", "high_watermark", "is_appending",
         "is_installing", "snapshot", "start", "synced_end",
     )  # fmt: skip
 
@@ -35,6 +43,7 @@ class LogView:
         snapshot: SnapshotId | None,
         voters: VoterSet,
         history: Iterable[tuple[Offset, VoterSet]],
+        acknowledged: Position = NOWHERE,
     ) -> None:
         self.start = start
         self.end = end
@@ -54,6 +63,8 @@ class LogView:
         assert start == 0 or snapshot is not None, "what the log lacks is in a snapshot"
         assert self.high_watermark <= end, "what is committed is in the log or before it"
         assert start <= synced_end <= end
+        self.acknowledged = max(acknowledged, self.position(synced_end))
+        """The greatest end that others may have been told is durable here."""
 
     def __repr__(self) -> str:
         return (
@@ -67,6 +78,17 @@ class LogView:
         if len(self.epochs):
             return self.epochs.latest
         return NO_EPOCH if self._start_epoch is None else self._start_epoch
+
+    def position(self, end: Offset) -> Position:
+        """How far a log goes that ends at `end` and agrees with this one."""
+        if end > self.start:
+            return Position(self.epochs.epoch_at(end - 1), end)
+        return Position(NO_EPOCH if self._start_epoch is None else self._start_epoch, end)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing of what was acknowledged and could be committed."""
+        return Position(self.last_epoch, self.end) >= self.acknowledged
 
     @property
     def voters(self) -> VoterSet:
@@ -86,8 +108,9 @@ class LogView:
         return any(key in voters for _, voters in self._sets)
 
     def is_ahead_of(self, last_epoch: Epoch, end: Offset) -> bool:
-        """Whether a log that ends so lacks something this one has."""
-        return (self.last_epoch, self.end) > (last_epoch, end)
+        """Whether a log that ends so lacks something this one has, or had and acknowledged."""
+        mine = max(Position(self.last_epoch, self.end), self.acknowledged)
+        return mine > Position(last_epoch, end)
 
     def end_of(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """The greatest epoch here that is not above `epoch`, and where it ends.
@@ -130,6 +153,16 @@ class LogView:
 
     def synced(self, end: Offset) -> None:
         self.synced_end = max(self.synced_end, min(end, self.end))
+        self.acknowledged = max(self.acknowledged, self.position(self.synced_end))
+
+    def caught_up(self) -> None:
+        """This log holds, synced, all that its leader's does.
+
+        So it holds all that it can have acknowledged to that leader. Only a member that does not
+        know what it acknowledged needs to hear this; see `UNKNOWN_END`.
+        """
+        if self.acknowledged.end == UNKNOWN_END and self.synced_end == self.end:
+            self.acknowledged = self.position(self.end)
 
     def truncate(self, end: Offset) -> list[Effect]:
         assert end >= self.high_watermark, "what is committed is never truncated"
@@ -139,6 +172,8 @@ class LogView:
         self.epochs.cut_end(end)
         while self._sets[-1][0] >= end:
             self._sets.pop()
+        # A leader's history goes another way from here, so nothing behind it was committed.
+        self.acknowledged = min(self.acknowledged, self.position(end))
         return [Truncate(end)]
 
     def commit(self, end: Offset) -> list[Effect]:
@@ -177,5 +212,7 @@ class LogView:
         self._start_epoch = snapshot.epoch
         self.epochs = EpochHistory()
         self.snapshot = snapshot
+        if self.acknowledged.end <= snapshot.end:  # all of that was decided, in one way or another
+            self.acknowledged = self.position(snapshot.end)
         self._sets = [(NO_OFFSET, voters)]
         return self.commit(snapshot.end)

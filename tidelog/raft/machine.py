@@ -5,8 +5,9 @@ Rule 1: nothing here reads a clock, file, socket or generator. `step` takes one 
 Rule 2: whatever a peer sends is answered, refused or ignored; it never raises.
 Rule 3: a promise is persisted before anybody hears of it: `Persist` comes before the answer or
         question that rests on it.
-Rule 4: one vote in an epoch, for one disk, and only for a log that lacks nothing of this one. A
-        question meant for another disk in this node is refused: a wiped disk has promised nothing.
+Rule 4: one vote in an epoch, for one disk, and only for a log that lacks nothing of this one, nor
+        of what this disk has acknowledged and lost (`logview`, rule 5). A question meant for
+        another disk in this node is refused: a wiped disk has promised nothing.
 Rule 5: whoever asks to be elected is judged by its log, not by whether the voter's newest set
         names it; and a node that is asked by name answers even if its own newest set leaves it
         out (KIP-853). The set that counts is the candidate's, and it may be the newer one.
@@ -58,6 +59,7 @@ from tidelog.raft.idle import Resigned, Unattached
 from tidelog.raft.leader import Leading
 from tidelog.raft.logview import LogView
 from tidelog.raft.messages import (
+    NOWHERE,
     Answer,
     Answered,
     Appended,
@@ -71,6 +73,7 @@ from tidelog.raft.messages import (
     Fetch,
     FetchAnswer,
     Gone,
+    Position,
     Reply,
     Request,
     Resign,
@@ -117,10 +120,12 @@ class Raft(Elections):
         draw: Callable[[], float],
         now: float,
         contacts: Sequence[NodeId] = (),
+        acknowledged: Position = NOWHERE,
     ) -> None:
         """`voters` counted before any record of `voters_history`, of which the last one counts.
 
-        `contacts` are nodes to ask who leads, beside the voters.
+        `contacts` are nodes to ask who leads, beside the voters. `acknowledged` is noted apart from
+        the log: how far others may have been told that this disk holds it durably.
         """
         log = LogView(
             start=log_start,
@@ -131,6 +136,7 @@ class Raft(Elections):
             snapshot=snapshot,
             voters=voters,
             history=voters_history,
+            acknowledged=acknowledged,
         )
         member = Member(me=me, log=log, state=state, timing=timing, draw=draw)
         super().__init__(member, now=now, contacts=contacts)

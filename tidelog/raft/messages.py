@@ -8,11 +8,11 @@ Rule 3: an effect is performed in the order given. `Persist` and `Truncate` are 
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from tidelog.model import Epoch, NodeId, Offset
+from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 
@@ -25,6 +25,16 @@ class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     end: Offset
     epoch: Epoch
+
+
+class Position(NamedTuple):
+    """How far a log goes: its end, and the epoch of the record before it. Logs compare by it."""
+
+    epoch: Epoch
+    end: Offset
+
+
+NOWHERE: Final = Position(NO_EPOCH, 0)
 
 
 # Requests.
@@ -195,7 +205,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Everything below `end` is durable here."""
+    """Everything below `end` is durable here, and it is noted durably that others may hear so."""
 
     end: Offset
 

@@ -121,6 +121,15 @@ class Member:
         return self.votes or self.log.may_need(self.key)
 
     @property
+    def may_campaign(self) -> bool:
+        """Whether this node asks for votes, or else only who leads.
+
+        A disk that lost what it had acknowledged may have lost the newest set of voters, too: it
+        cannot wait for a leader that counts it among them.
+        """
+        return self.may_lead and self.log.is_whole
+
+    @property
     def is_alone(self) -> bool:
         """Whether this node's own vote is a majority."""
         return self.votes and self.log.voters.majority == 1
@@ -144,10 +153,10 @@ class Member:
 
         Not while batches are on their way to its disk: a set of voters might be among them, which
         the new leader's first record would undo. Nor while a snapshot is: all that it lacks is
-        committed, so others know more.
+        committed, so others know more. Nor while its log lacks what it has acknowledged.
         """
-        is_whole = not self.log.is_appending and not self.log.is_installing
-        return self.may_lead and is_whole and self.epoch + 1 < EPOCH_MAX
+        is_settled = not self.log.is_appending and not self.log.is_installing
+        return self.may_campaign and is_settled and self.epoch + 1 < EPOCH_MAX
 
     def election_timeout(self) -> float:
         least, most = self.timing.election_timeout_min, self.timing.election_timeout_max

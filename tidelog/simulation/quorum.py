@@ -12,7 +12,7 @@ client that knows it, so that the client knows what the topic must look like at 
 | equal logs, equal images         | snapshot or not: at one offset there is one image             |
 | a leader lacks nothing           | who leads the quorum holds all that was ever decided          |
 | one leader in a partition's epoch| no two processes ever lead a partition in one epoch           |
-| a fenced broker leads nothing    | and is in sync only where it is the last                      |
+| a fenced broker leads nothing    | and is in sync only where it is the last; if it holds little  |
 | broker epochs rise               | with every registration, of any broker                        |
 | acknowledged changes stay        | at the end every topic is as its client was told              |
 | liveness                         | after healing there is a leader, everyone is unfenced, agrees |
@@ -35,8 +35,9 @@ from tidelog.cluster.quorum import Quorum
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord, encode
 from tidelog.controller.snapshot import encode_snapshot
+from tidelog.controller.worklist import CHANGED
 from tidelog.errors import TidelogError
-from tidelog.model import INTERNAL_TOPICS, NO_NODE, Offset
+from tidelog.model import INTERNAL_TOPICS, Offset
 from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap
@@ -168,10 +169,14 @@ class QuorumWatch:
                 # An image of an earlier offset, of a node that lags behind.
                 continue
             self._broker_epochs[node] = broker.broker_epoch
+        # Who holds more than one batch can change leaves in several.
+        gone = {n for n, held in image.held.items() if len(held) <= CHANGED} - {
+            n for n in image.held if image.is_alive(n)
+        }
         for place in image.places.values():
             state = place.partition
-            fenced = [n for n in sorted(state.in_sync) if not image.is_alive(n)]
-            if state.leader != NO_NODE and not image.is_alive(state.leader):
+            fenced = [n for n in sorted(state.in_sync) if n in gone]
+            if state.leader in gone:
                 return FENCED, f"{place.name} is led by {state.leader}"
             if fenced and len(state.in_sync) > 1:
                 return FENCED, f"{place.name}: {fenced} are in sync of {sorted(state.in_sync)}"

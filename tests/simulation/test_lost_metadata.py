@@ -1,0 +1,128 @@
+"""Voters whose disks lose metadata that they had synced and acknowledged."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.test_cluster import SECONDS_MAX, controller, create, knows, make_world
+from tidelog.cluster.snapshots import SUFFIX
+from tidelog.host import Path
+from tidelog.raft.logview import LogView
+from tidelog.simulation.nodes import DATA
+from tidelog.simulation.quorum import AGREE, IMAGES, WHOLE
+from tidelog.simulation.world import Violation, World
+
+METADATA = Path(DATA) / "__cluster_metadata-0"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with make_world() as world:
+        world.start()
+        world.run(seconds=1)
+        yield world
+
+
+def lose_tail(world: World, node: int, count: int) -> None:
+    """Let the log of a node that is down end earlier, as after writes that landed elsewhere."""
+    file = world.machines[node].disk.open(METADATA / "00000000000000000000.log")
+    file.truncate(file.size() - count)
+    file.datasync()
+
+
+def is_whole(world: World, node: int) -> bool:
+    return bool(world.is_up(node) and world.node(node).broker.member.quorum.raft.log.is_whole)
+
+
+def tell_story(world: World) -> None:
+    """Two of three decide, one of them forgets, and the third, which knows less, is there."""
+    leader = controller(world)
+    assert leader is not None
+    lagging, forgetful = (node for node in (1, 2, 3) if node != leader)
+    world.crash(lagging)
+    world.run(seconds=1)
+    world.do(create(world, "decided", leader))
+    world.crash(leader)
+    world.crash(forgetful)
+    disk = world.machines[forgetful].disk
+    size = disk.open(METADATA / "00000000000000000000.log").size()
+    lose_tail(world, forgetful, size // 2)
+    world.restart(forgetful)
+    world.restart(lagging)
+    world.run(seconds=20)
+    assert controller(world) is None, "only the old leader has all that was decided"
+    world.restart(leader)
+    for node in (1, 2, 3):
+        world.run_until(lambda n=node: knows(world, n, "decided"), SECONDS_MAX)  # type: ignore[misc]
+        world.run_until(lambda n=node: is_whole(world, n), SECONDS_MAX)  # type: ignore[misc]
+
+
+def test_a_voter_that_lost_what_it_acknowledged_elects_nobody_who_lacks_it(world):
+    tell_story(world)
+
+
+def test_a_voter_that_votes_by_what_is_left_is_found(world, monkeypatch):
+    monkeypatch.setattr(LogView, "is_whole", True)
+    monkeypatch.setattr(
+        LogView,
+        "is_ahead_of",
+        lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end),
+    )
+
+    with pytest.raises(Violation) as found:
+        tell_story(world)
+
+    assert found.value.name in (WHOLE, AGREE, IMAGES)
+
+
+def test_a_voter_that_lost_metadata_helps_to_elect_who_has_it(world):
+    leader = controller(world)
+    assert leader is not None
+    other, forgetful = (node for node in (1, 2, 3) if node != leader)
+    world.do(create(world, "decided", leader))
+    world.run_until(lambda: knows(world, other, "decided"), SECONDS_MAX)
+    world.run(seconds=1)
+    world.crash(forgetful)
+    lose_tail(world, forgetful, 500)
+    world.crash(leader)  # for good: two are left, and one of them has forgotten
+
+    world.restart(forgetful)
+
+    world.run_until(lambda: controller(world) == other, SECONDS_MAX)
+    world.run_until(lambda: is_whole(world, forgetful), SECONDS_MAX)
+
+
+@pytest.mark.parametrize("suffix", [".log", "quorum-acknowledged"])
+def test_a_rotten_voter_fetches_what_it_lacks(world, suffix):
+    """Rot below the durable mark, which is damage for certain; and rot in the notes."""
+    rotten = next(node for node in (1, 2, 3) if node != controller(world))
+    world.run(seconds=6)  # a checkpoint notes what is durable
+    world.crash(rotten)
+    world.flip_bits(rotten, count=40, suffix=suffix, inside="__cluster_metadata")
+    world.do(create(world, "meanwhile", controller(world) or 0))
+
+    world.restart(rotten)
+
+    world.run_until(lambda: knows(world, rotten, "meanwhile"), SECONDS_MAX)
+    world.run_until(lambda: is_whole(world, rotten), SECONDS_MAX)
+
+
+def test_a_voter_without_a_sound_snapshot_begins_anew(monkeypatch):
+    monkeypatch.setattr("tidelog.cluster.member.SNAPSHOT_RECORDS", 10)
+    with make_world() as world:
+        world.start()
+        rotten = next(node for node in (1, 2, 3) if node != controller(world))
+        for number in range(30):
+            world.do(create(world, f"topic-{number}", controller(world) or 0))
+        world.run_until(lambda: knows(world, rotten, "topic-29"), SECONDS_MAX)
+        world.run(seconds=1)
+        world.crash(rotten)
+        disk = world.machines[rotten].disk
+        for name in disk.list(METADATA):
+            if name.endswith(SUFFIX):
+                disk.flip_bit(METADATA / name, 20, 1)
+
+        world.restart(rotten)
+
+        world.run_until(lambda: knows(world, rotten, "topic-29"), SECONDS_MAX)
+        world.run_until(lambda: is_whole(world, rotten), SECONDS_MAX)
