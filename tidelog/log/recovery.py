@@ -86,9 +86,10 @@ def open_log(
         if start < durable_mark:
             _refuse(disk, state, durable_mark)
         else:
-            _remove_strays(disk, directory, names, state)
+            left = _remove_strays(disk, directory, names, state)
             if len(names) > 1:  # what a cut has removed, and a full disk kept it from syncing
                 disk.sync_directory(directory)
+            _load_transactions(disk, directory, state, left, watermark)
         return state
     sealed = [_open_sealed(disk, directory, base) for base in bases[:-1]]
     active = Segment(directory, bases[-1])
@@ -265,7 +266,8 @@ def _remove_strays(disk: Disk, directory: Path, names: Sequence[str], state: Log
     """Remove, durably, what lies beside segments that are gone; the names that are left.
 
     A cut that was interrupted leaves them. Were the log to grow past it, a snapshot of producers
-    would be believed that have written nothing here.
+    would be believed that have written nothing here. Where no segment is left, only a snapshot at
+    the log's very start is of its own past: retention has deleted the rest.
     """
     bases = {segment.base for segment in state.segments} if state.created else ()
     gone = [
@@ -273,7 +275,7 @@ def _remove_strays(disk: Disk, directory: Path, names: Sequence[str], state: Log
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
         for offset in _offsets_in(names, suffix)
         if (
-            offset > state.end or not state.created
+            offset > state.end or (offset != state.end and not state.created)
             if suffix == SNAPSHOT_SUFFIX
             else offset not in bases
         )

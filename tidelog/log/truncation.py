@@ -20,9 +20,31 @@ from tidelog.log.segment import (
     TXN_INDEX_SUFFIX,
     file_stem,
     find_batch,
+    walk,
 )
 from tidelog.log.swap import complete_swaps
 from tidelog.model import Offset
+
+
+def end_after_cut(disk: Disk, directory: Path, end: Offset) -> Offset:
+    """Where the log will end once it is cut at `end`; the durable mark may be no higher.
+
+    A batch across `end` goes as a whole, and compaction may have left a gap before it.
+    """
+    complete_swaps(disk, directory)
+    bases = _offsets(disk, directory, LOG_SUFFIX)
+    found = max((base for base in bases if base < end), default=None)
+    if found is None:
+        return end if end in bases[:1] else 0
+    file = disk.open(directory / (file_stem(found) + LOG_SUFFIX))
+    try:
+        for header, _ in walk(file, 0, file.size()):
+            if header.next_offset > end:
+                break
+            found = header.next_offset
+    finally:
+        file.close()
+    return found
 
 
 def cut_end(disk: Disk, directory: Path, end: Offset, epochs: EpochHistory) -> None:
@@ -30,7 +52,7 @@ def cut_end(disk: Disk, directory: Path, end: Offset, epochs: EpochHistory) -> N
     complete_swaps(disk, directory)
     bases = _offsets(disk, directory, LOG_SUFFIX)
     for base in reversed(bases):
-        if base < end:
+        if base < end or base == end == bases[0]:  # a log without a file has forgotten producers
             _shorten(disk, directory, base, end)
             break
         _remove(disk, directory, base)

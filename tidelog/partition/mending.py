@@ -20,7 +20,7 @@ from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
-from tidelog.log.truncation import cut_end, remove_all
+from tidelog.log.truncation import cut_end, end_after_cut, remove_all
 from tidelog.model import Offset
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Mending:
         def work() -> LogState:
             epochs = EpochHistory(partition.log.epochs)
             epochs.cut_end(end)
-            note(end)
+            note(end_after_cut(self._host.disk, partition.path, end))
             cut_end(self._host.disk, partition.path, end, epochs)
             return self._open(partition.log.start)
 

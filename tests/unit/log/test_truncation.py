@@ -8,9 +8,10 @@ from tests.support.compaction import CompactedLog, compacted, new_log, record
 from tests.unit.log.logs import DIRECTORY, Rig, new_disk
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.recovery import open_log
+from tidelog.log.retention import remove_segments
 from tidelog.log.segment import walk
 from tidelog.log.swap import commit_swap
-from tidelog.log.truncation import cut_end, remove_all
+from tidelog.log.truncation import cut_end, end_after_cut, remove_all
 from tidelog.records import read_header
 from tidelog.simulation.disk import SimulatedCrash
 
@@ -104,6 +105,59 @@ def test_a_crash_at_any_moment_leaves_the_log_whole_up_to_some_batch(block):
         assert found == stored[: len(found)], f"seed {seed}"
         assert len(found) >= kept, f"seed {seed}"
         assert again.log.epochs.latest == (read_header(found[-1]).leader_epoch if found else -1)
+
+
+@pytest.mark.parametrize(("end", "left"), [(0, 0), (1, 0), (2, 2), (4, 2), (6, 6), (9, 6)])
+def test_the_mark_falls_to_where_the_log_will_end(end, left):
+    """Batches go whole; a mark above the log would make the next start call it damaged."""
+    rig = Rig()
+    rig.store(2)
+    rig.store(4)
+
+    assert end_after_cut(rig.disk, DIRECTORY, end) == left
+
+    cut_end(rig.disk, DIRECTORY, end, history(rig, end))
+    again = rig.reopened(durable_mark=left)
+    assert (again.log.end, again.log.refusal) == (left, None)
+
+
+def test_the_mark_falls_below_a_gap():
+    log = new_log(topic=compacted(segment_bytes=100_000))
+    for key in ("a", "b", "c", "c", "c", "a"):
+        log.append(record(key))
+    log.roll()
+    log.clean()
+
+    assert [end_after_cut(log.disk, COMPACTED, end) for end in range(1, 7)] == [0, 2, 2, 2, 5, 6]
+
+
+def test_an_emptied_log_that_is_cut_at_its_end_keeps_its_producers():
+    rig = Rig(segment_bytes=100)
+    rig.store(producer_id=1, producer_epoch=0, base_sequence=7)
+    rig.log.roll()
+    rig.write()
+    remove_segments(rig.disk, rig.log.advance_start(1), 1)
+
+    cut_end(rig.disk, DIRECTORY, 1, history(rig, 1))
+
+    again = rig.reopened(start=1, durable_mark=1)
+    assert again.log.producers == rig.log.producers
+
+
+@pytest.mark.parametrize("start", [1, 5])
+def test_a_log_that_lost_its_last_name_keeps_its_producers_if_they_are_its_own(start):
+    """Retention removed all old files; the power failed, and the new one had no durable name."""
+    rig = Rig(segment_bytes=100)
+    rig.store(producer_id=1, producer_epoch=0, base_sequence=7)
+    rig.log.roll()
+    rig.write()
+    for name in rig.names():
+        if name.endswith(".log"):
+            rig.disk.remove(DIRECTORY / name)
+
+    again = rig.reopened(start=start, durable_mark=1)
+
+    assert len(again.log.producers) == (1 if start == 1 else 0)
 
 
 def decided(log: CompactedLog) -> None:
