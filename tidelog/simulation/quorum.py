@@ -38,6 +38,7 @@ from tidelog.controller.snapshot import encode_snapshot
 from tidelog.controller.worklist import CHANGED
 from tidelog.errors import TidelogError
 from tidelog.model import INTERNAL_TOPICS, Offset
+from tidelog.simulation.during import TOPIC as PROBED
 from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap
@@ -417,7 +418,8 @@ class QuorumLoad:
                 self.world.fail(
                     ACKNOWLEDGED, f"{name} has {found.config}, not one of {topic.retention}"
                 )
-        strangers = [n for n in known if n not in self.topics and n not in INTERNAL_TOPICS]
+        others = {*INTERNAL_TOPICS, PROBED}
+        strangers = [n for n in known if n not in self.topics and n not in others]
         if strangers:
             self.world.fail(ACKNOWLEDGED, f"nobody asked for {strangers}")
 

@@ -7,6 +7,8 @@ Rule 1: each situation is drawn by a generator of its own, named after it. So a 
         plans of all seeds as they are, but for what it adds.
 Rule 2: a seed has a situation with the row's chance. If the kinds of faults are limited
         (`--faults`), a situation that has kinds is on exactly if one of them is named.
+Rule 3: a situation that is `alone` is the only thing that happens to its seed: it drops all other
+        faults, and no other situation is drawn.
 """
 
 import random
@@ -17,11 +19,17 @@ from typing import Final, TypeAlias
 
 from tidelog.simulation import links
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
+from tidelog.simulation.full_disks import (
+    draw_full_disks,
+    draw_one_full_disk,
+    fill_disks,
+    fill_one_disk,
+)
 from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
 from tidelog.simulation.rot import ROT, rot_sealed, rotting
 from tidelog.simulation.rot import STORIES as ROT_STORIES
-from tidelog.simulation.stories import STORIES, WITH_REPLICAS
+from tidelog.simulation.stories import CLUSTERS, STORIES, WITH_REPLICAS
 from tidelog.simulation.world import World
 
 Situate: TypeAlias = Callable[[Plan, random.Random, Collection[str]], Plan]
@@ -39,6 +47,8 @@ class Situation:
     situate: Situate
     kinds: Mapping[str, Befall] = field(default_factory=dict)
     """The kinds of faults and verbs that only this situation draws."""
+    alone: bool = False
+    """Whether it shows only what it should where nothing else happens."""
 
 
 def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
@@ -59,6 +69,10 @@ def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
 
 SITUATIONS: Final = (
     Situation(
+        name="one full disk", stories=CLUSTERS, chance=0.04, situate=draw_one_full_disk,
+        kinds={"fill_one_disk": fill_one_disk}, alone=True,
+    ),
+    Situation(
         name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}
     ),
     Situation(
@@ -75,6 +89,11 @@ SITUATIONS: Final = (
     Situation(
         name="part", stories=STORIES[1:], chance=0.2, situate=links.part,
         kinds={"part": World.part},
+    ),
+    # After those that draw moments until the chaos ends: it may end later.
+    Situation(
+        name="full disks", stories=STORIES, chance=0.07, situate=draw_full_disks,
+        kinds={"fill_disks": fill_disks},
     ),
     # The last: it has no other fault beside it, and judges what a cluster does meanwhile.
     Situation(
@@ -102,4 +121,6 @@ def situate(plan: Plan, enabled: Collection[str], kinds: Collection[str] | None)
         if is_on:
             plan = situation.situate(plan, choose, enabled)
             plan = replace(plan, situations=(*plan.situations, situation.name))
+            if situation.alone:
+                break
     return plan

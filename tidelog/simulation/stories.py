@@ -16,6 +16,8 @@ from tidelog.simulation.queues import QueuePace
 from tidelog.simulation.transactions import TransactionPace
 
 STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions", "kv", "queues")
+CLUSTERS: Final = frozenset(STORIES) - {"alone"}
+"""The stories whose nodes keep one metadata log."""
 WITH_REPLICAS: Final = frozenset(("replicated", "transactions", "kv"))
 """The stories whose users' topics have several replicas."""
 
