@@ -168,6 +168,25 @@ def test_rot_that_was_found_before_a_restart_is_healed_after_it():
         assert (state_of(stage, first).found, state_of(stage, first).open) == (1, [])
 
 
+def test_an_index_is_made_again_and_a_full_disk_puts_that_off():
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[1]
+        machine, path = stage.world.machines[node], SEALED.with_suffix(".timeindex")
+        sound = content(stage, node, path)
+        stage.world.fill_disk(node, left_bytes=0)
+        machine.disk.flip_bit(path, 3, 3)
+
+        await_cycle(stage, node)
+        assert content(stage, node, path) != sound
+
+        stage.world.heal()
+        await_cycle(stage, node)
+        assert content(stage, node, path) == sound
+
+
 def make(stage: Stage, topic: str, replication: int, count: int, **configs: str) -> None:
     """A topic of one partition with `count` batches, each with a key of its own."""
 

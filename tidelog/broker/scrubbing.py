@@ -189,10 +189,19 @@ class Scrubber:
         scrub = SegmentScrub(
             log.segments[at], end, start=log.start, epochs=log.epochs,
             has_gaps=partition.has_gaps, checks_epochs=partition.is_copy,
+            index_interval_bytes=partition.config.index_interval_bytes,
         )  # fmt: skip
         return _Visit(partition, log, scrub)
 
     async def _scrub_segment(self, visit: _Visit) -> None:
+        """Read a segment to its end, or as far as it can be read, and mend what can be mended."""
+        try:
+            await self._read_segment(visit)
+        except (OSError, StorageError) as error:  # too many open files, or a full disk
+            _log.warning("%r is left to the next cycle: %s", visit.scrub.segment, error)
+            visit.scrub.close()
+
+    async def _read_segment(self, visit: _Visit) -> None:
         scrub = visit.scrub
         while not scrub.is_done:
             async with visit.partition.files:
@@ -206,9 +215,22 @@ class Scrubber:
                 is_past = partial(scrub.skip, self._host.disk)
                 if not await self._host.offload.run(is_past, Lane.IDLE):
                     return
+            if scrub.stale_indexes:
+                await self._write_indexes(visit)
             await self._keep_pace(scanned.charge)
             if not self._config().scrub_bytes_per_second:
                 return
+
+    async def _write_indexes(self, visit: _Visit) -> None:
+        """Make indexes again that would mislead those who search."""
+        scrub = visit.scrub
+        async with visit.partition.files:
+            if self._is_current(visit):
+                await unbroken(self._change_disk(partial(scrub.write_indexes, self._host.disk)))
+                _log.info(
+                    "%s: made %s again",
+                    visit.partition.name, ", ".join(path.name for path, _ in scrub.stale_indexes),
+                )  # fmt: skip
 
     def _is_current(self, visit: _Visit) -> bool:
         partition, log, segment = visit.partition, visit.log, visit.scrub.segment

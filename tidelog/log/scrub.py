@@ -8,7 +8,9 @@ Rule 2: where compaction has been at work (`has_gaps`) offsets may be missing, a
         replicas differ. There the epoch is not checked, and an offset only has to rise.
 Rule 3: what the device does not read is rot, too. Whoever writes it again gives the device the
         chance to put it elsewhere.
-Rule 4: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
+Rule 4: the index files are what the batches make of them, or are made again. They may differ though
+        nothing rotted: a restart, and another `index.interval.bytes`, space entries otherwise.
+Rule 5: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
         interrupts it leaves each byte as it was or as it shall be.
 """
 
@@ -20,8 +22,8 @@ from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tidelog.host import Bytes, Disk, File
-from tidelog.log.segment import Segment
+from tidelog.host import Bytes, Disk, File, Path, read_file, replace_file
+from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.records import (
     HEADER_BYTES,
@@ -67,8 +69,9 @@ class SegmentScrub:
     """
 
     __slots__ = (
-        "_epochs", "_file", "_starts", "checks_epochs", "end", "has_gaps", "is_done", "offset",
-        "position", "problem", "segment", "start",
+        "_epochs", "_file", "_index", "_index_interval_bytes", "_starts", "checks_epochs", "end",
+        "has_gaps", "is_done", "offset", "position", "problem", "segment", "stale_indexes",
+        "start",
     )  # fmt: skip
 
     def __init__(
@@ -80,8 +83,12 @@ class SegmentScrub:
         epochs: Iterable[tuple[Epoch, Offset]],
         has_gaps: bool,
         checks_epochs: bool = True,
+        index_interval_bytes: int | None = None,
     ) -> None:
-        """`end` is where the next segment begins, `start` where the log does."""
+        """`end` is where the next segment begins, `start` where the log does.
+
+        Without `index_interval_bytes` the index files are not looked at.
+        """
         self.segment = segment
         self.end = end
         self.start = start
@@ -95,6 +102,14 @@ class SegmentScrub:
         self.offset = segment.base
         self.problem: str | None = None
         self.is_done = False
+        self._index_interval_bytes = index_interval_bytes or 0
+        self._index: Segment | None = None
+        """What the batches so far make of the indexes; only if none was passed over."""
+        if index_interval_bytes is not None:
+            self._index = Segment(segment.directory, segment.base)
+        self.stale_indexes: list[tuple[Path, bytes]] = []
+        """Once it is done: the index files that are not what they should be, and what they
+        should be."""
 
     def __repr__(self) -> str:
         return f"<SegmentScrub of {self.segment!r} at {self.offset}: {self.problem or 'sound'}>"
@@ -116,7 +131,25 @@ class SegmentScrub:
             self.problem, found = f"the device does not read it ({error.strerror})", Scanned(0, 0)
         if self.problem is not None or self.is_done:
             self.close()
+        if self.is_done and self._index is not None:
+            self._compare_indexes(disk, self._index)
         return found
+
+    def _compare_indexes(self, disk: Disk, index: Segment) -> None:
+        contents = index.index_contents()
+        for suffix, content in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), contents, strict=True):
+            path = self.segment.path(suffix)
+            try:
+                found = read_file(disk, path)
+            except OSError:
+                found = None  # gone, or the device does not read it
+            if found != content:
+                self.stale_indexes.append((path, content))
+
+    def write_indexes(self, disk: Disk) -> None:
+        """Make the index files that are not what they should be."""
+        for path, content in self.stale_indexes:
+            replace_file(disk, path, content)
 
     def seek(self, disk: Disk) -> None:
         """Check everything up to the first problem, or to the end."""
@@ -127,6 +160,7 @@ class SegmentScrub:
 
     def skip(self, disk: Disk) -> bool:
         """Go on behind the batch that has the problem; False if nothing sound follows it."""
+        self._index = None
         with suppress(OSError):
             file = disk.open(self.segment.path())
             header = file.read_device(self.position, HEADER_BYTES)
@@ -174,6 +208,8 @@ class SegmentScrub:
             self.problem = self._problem(header, memoryview(data)[at : at + whole])
             if self.problem is not None:
                 break
+            if self._index is not None:
+                self._index.note(header, header.base_offset, self._index_interval_bytes)
             at += whole
             batches += 1
             self.position += whole
@@ -238,6 +274,7 @@ class SegmentScrub:
         How they fit, and how many bytes were not what they are. They are durable afterwards.
         """
         assert not self.has_gaps, "where offsets are missing, replicas differ"
+        self._index = None
         path = self.segment.path()
         is_new = not disk.exists(path)
         file = disk.open(path, create=True)

@@ -5,8 +5,12 @@ import errno
 import pytest
 
 from tests.unit.log.logs import Rig
+from tidelog.errors import StorageError
 from tidelog.host import read_file
+from tidelog.log.index import OFFSET_ENTRY
+from tidelog.log.log import ColdRead
 from tidelog.log.scrub import GAP, SLICE_BYTES, Fit, SegmentScrub
+from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
 
 def a_sealed_log(*sizes: int, epochs: tuple[int, ...] = (0, 1, 1, 3)) -> Rig:
@@ -244,3 +248,73 @@ def test_a_log_that_begins_inside_of_a_batch_is_sound():
     scrub.seek(rig.disk)
 
     assert scrub.is_done
+
+
+# Indexes.
+
+
+def an_indexed_log() -> Rig:
+    rig = Rig(segment_bytes=1 << 20, index_interval_bytes=100)
+    for number in range(20):
+        rig.store(size=60, time_ms=1000 + number)
+    rig.log.roll()
+    rig.store()
+    return rig
+
+
+def scrub_indexes(rig: Rig) -> SegmentScrub:
+    log = rig.log
+    scrub = SegmentScrub(
+        log.segments[0], log.segments[1].base, start=0, epochs=log.epochs, has_gaps=False,
+        index_interval_bytes=100,
+    )  # fmt: skip
+    scrub.seek(rig.disk)
+    assert scrub.is_done
+    return scrub
+
+
+def test_sound_indexes_are_left_alone():
+    assert scrub_indexes(an_indexed_log()).stale_indexes == []
+
+
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
+def test_an_index_that_rots_is_made_again(suffix):
+    rig = an_indexed_log()
+    path = rig.log.segments[0].path(suffix)
+    sound = read_file(rig.disk, path)
+    for position in range(len(sound)):
+        rig.disk.flip_bit(path, position, position % 8)
+
+        scrub = scrub_indexes(rig)
+        scrub.write_indexes(rig.disk)
+
+        assert read_file(rig.disk, path) == sound
+        assert scrub_indexes(rig).stale_indexes == []
+
+
+def test_an_index_that_is_gone_is_made_again():
+    rig = an_indexed_log()
+    path = rig.log.segments[0].path(INDEX_SUFFIX)
+    sound = read_file(rig.disk, path)
+    rig.disk.remove(path)
+
+    scrub_indexes(rig).write_indexes(rig.disk)
+
+    assert read_file(rig.disk, path) == sound
+
+
+def test_a_reader_that_an_index_misleads_reads_again_once_it_is_made_again():
+    rig = an_indexed_log()
+    rig.log.tail.drop_before(rig.log.segments[1].base)
+    path = rig.log.segments[0].path(INDEX_SUFFIX)
+    file = rig.disk.open(path)
+    relative, position = OFFSET_ENTRY.unpack(file.read(2 * OFFSET_ENTRY.size, OFFSET_ENTRY.size))
+    file.write(OFFSET_ENTRY.size, [OFFSET_ENTRY.pack(relative - 2, position)])
+    read = rig.log.read(relative - 1, 1, rig.log.end)
+    assert isinstance(read, ColdRead)
+    with pytest.raises(StorageError):
+        read.perform_checked(rig.disk, has_gaps=False)
+
+    scrub_indexes(rig).write_indexes(rig.disk)
+
+    assert read.perform_checked(rig.disk, has_gaps=False) == rig.read_all()[relative - 1]
