@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tidelog.client.admin import AdminClient
+from tidelog.client.cluster import Refused
 from tidelog.cluster import member
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import NodeConfigChanged, ProducerIdsGranted
@@ -57,7 +59,11 @@ def another_leads(world: World, than: int) -> bool:
 async def create(world: World, name: str, node: int) -> None:
     network = world.client("story").network
     async with AdminClient(bootstrap(node), network=network, timeout_seconds=10.0) as client:
-        await client.create_topic(name, partitions=3)
+        try:
+            await client.create_topic(name, partitions=3)
+        except Refused as error:
+            if error.code != ErrorCode.topic_already_exists:  # it was, and the answer was lost
+                raise
 
 
 def knows(world: World, node: int, name: str) -> bool:

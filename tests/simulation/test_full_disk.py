@@ -139,7 +139,7 @@ def controller_of(story: Story) -> int:
     return leader
 
 
-def acknowledged_within(story: Story, seconds: float, *, patience: float = 2.0) -> tuple[int, int]:
+def acknowledged_within(story: Story, seconds: float, *, patience: float = 4.0) -> tuple[int, int]:
     """How many writes of one client were acknowledged in time, and how many were not."""
     done = failed = 0
     world, until = story.world, story.world.now + seconds

@@ -351,8 +351,10 @@ class Fetcher:
 
     def _ask_again(self, cluster_id: int, partition: Partition) -> None:
         del self._retries[cluster_id]
-        if partition.disk_full and self._followed.get(cluster_id) is partition:
-            # What would be sent meanwhile, again and again, would be refused.
+        follower = partition.follower
+        is_told = follower is not None and follower.is_aligned
+        if partition.disk_full and is_told and self._followed.get(cluster_id) is partition:
+            # The leader knows; what it would send meanwhile, again and again, would be refused.
             self._retry(cluster_id, partition, _REFUSED_SECONDS)
         else:
             self.list_again(cluster_id, partition)
@@ -369,6 +371,7 @@ class Fetcher:
             if partition.log.refusal is None:
                 self.list_again(cluster_id, partition)
             else:  # a full disk has kept it from being done
+                self._full[cluster_id] = None
                 self._retry(cluster_id, partition, _REFUSED_SECONDS)
 
         self._fetching.change_log(partition, follower, change, then)
