@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.test_catchup import TOPIC, Story
 from tidelog.client.admin import ConfigChange, Resource
 from tidelog.config import TopicConfig
+from tidelog.controller.records import NodeConfigChanged
 from tidelog.faces.http.cluster import brokers_of
 from tidelog.faces.http.replication import metrics_text
 from tidelog.host import Path
@@ -209,3 +210,19 @@ def test_three_full_disks_take_writes_again_once_there_is_room():
         story.fill(10)
 
         story.until(lambda: story.is_whole(*NODES))
+
+
+def test_a_controller_without_room_survives_what_others_propose():
+    with filled() as story:
+        full = controller_of(story)
+        other = next(node for node in NODES if node != full)
+        there = story.world.node(other).broker.metadata
+        story.world.fill_disk(full)
+
+        for number in range(5):
+            change = NodeConfigChanged(node=other, config={"log.retention.ms": str(number)})
+            story.world.do(there.change(lambda _, change=change: change))
+
+        assert there.image.node_configs[other] == {"log.retention.ms": "4"}
+        assert story.world.is_up(full)
+        assert story.world.machines[full].lives == 1

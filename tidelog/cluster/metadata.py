@@ -242,7 +242,7 @@ class Metadata:
                 return
             try:
                 await self._commit(proposal.records)
-            except NotController:
+            except (NotController, StorageError):  # a full disk: another node is about to lead
                 place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
                 return
             place.send(ProposalAnswer(fate=ProposalFate.TAKEN, offset=self.applied))
