@@ -8,11 +8,12 @@ import pytest
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
 from tidelog.broker.broker import Broker
 from tidelog.client.admin import AdminClient
-from tidelog.controller import elections, reassignment
+from tidelog.controller import elections, in_sync, reassignment
 from tidelog.controller.elections import Electorate
 from tidelog.controller.image import Place
 from tidelog.controller.records import PartitionChanged
 from tidelog.model import NO_NODE
+from tidelog.partition.leader import Leader
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.replicated import LEFT
 from tidelog.simulation.swarm import make_plan, play
@@ -73,6 +74,8 @@ def test_who_goes_and_comes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) ->
     tell_of_one_who_goes_and_comes_back()
 
     monkeypatch.setattr(reassignment, "_change", elections.change)  # in the same epoch
+    monkeypatch.setattr(in_sync, "_check_health", lambda *_: None)
+    monkeypatch.setattr(Leader, "forget", lambda *_: True)
     with pytest.raises(Violation, match=watch.JOINED):
         tell_of_one_who_goes_and_comes_back()
 

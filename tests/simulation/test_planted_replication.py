@@ -117,8 +117,9 @@ def plant_a_short_set_that_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_a_stale_join(patch: pytest.MonkeyPatch) -> None:
-    """7: whoever joins may be in another life than the one that the leader saw."""
+    """7: whoever joins may be in another life than the one that leader and controller heard."""
     patch.setattr(in_sync, "_check_member", lambda *_: None)
+    patch.setattr(in_sync, "_check_health", lambda *_: None)
 
 
 def plant_a_lease_without_end(patch: pytest.MonkeyPatch) -> None:
@@ -180,33 +181,33 @@ class Swarm:
     kinds: str
     seeds: tuple[int, ...]
     chaos_seconds: float
-    finds: str
+    finds: tuple[str, ...]
 
 
 SWARMS: Final = [
     Swarm(
-        plant=plant_an_early_shrink, kinds="cut,pause", seeds=(0, 3, 7), chaos_seconds=6,
-        finds=watch.HELD,
+        plant=plant_an_early_shrink, kinds="cut,pause", seeds=(0, 3, 4, 12), chaos_seconds=10,
+        finds=(watch.HELD, watch.ENOUGH),
     ),
     Swarm(
-        plant=plant_a_short_set_that_commits, kinds="crash,isolate", seeds=(7, 6, 5),
-        chaos_seconds=4, finds=watch.SHORT,
+        plant=plant_a_short_set_that_commits, kinds="crash,isolate", seeds=(5, 0, 13, 22),
+        chaos_seconds=10, finds=(watch.SHORT,),
     ),
     Swarm(
         plant=plant_acknowledged_unsynced, kinds="lose_power_everywhere", seeds=(0, 1, 2),
-        chaos_seconds=3, finds=watch.ENOUGH,
+        chaos_seconds=3, finds=(watch.ENOUGH,),
     ),
     Swarm(
         plant=plant_a_swallowed_sync_error, kinds="fail_syncs,lose_power", seeds=(1, 6, 2),
-        chaos_seconds=4, finds=watch.DURABLE,
+        chaos_seconds=4, finds=(watch.DURABLE,),
     ),
     Swarm(
         plant=plant_producers_not_rebuilt, kinds="crash,isolate,pause,cut", seeds=(0, 6, 1),
-        chaos_seconds=6, finds=watch.PRODUCERS,
+        chaos_seconds=6, finds=(watch.PRODUCERS,),
     ),
     Swarm(
         plant=plant_a_partial_append, kinds="fill_disk,crash", seeds=(1, 2, 3),
-        chaos_seconds=5, finds=watch.DURABLE,
+        chaos_seconds=5, finds=(watch.DURABLE,),
     ),
 ]  # fmt: skip
 
@@ -226,10 +227,10 @@ def test_seeds_find_what_is_planted(swarm, monkeypatch):
         for plan in plans:
             violation = play(plan).violation
             found.append(None if violation is None else violation.name)
-            if found[-1] == swarm.finds:
+            if found[-1] in swarm.finds:
                 break
 
-    assert found[-1] == swarm.finds, f"seeds {swarm.seeds} found {found}"
+    assert found[-1] in swarm.finds, f"seeds {swarm.seeds} found {found}"
     assert play(plans[len(found) - 1]).violation is None
 
 

@@ -76,7 +76,7 @@ def test_rot_is_not_taken_for_a_torn_tail(monkeypatch):
 
     with pytest.raises(Violation) as found:
         tell_rot()
-    assert found.value.name == watch.WATERMARK
+    assert found.value.name == watch.JOINED
 
 
 def plant_cuts_forgotten_by_the_next_start(patch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.broker.serving import Serving
 from tidelog.broker.writing import Fate
 from tidelog.cluster.active import ActiveController
+from tidelog.cluster.asking import ControllerLine
 from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
 from tidelog.cluster.member import Member
@@ -36,6 +37,8 @@ from tidelog.cluster.messages import (
     AddToTransactions,
     ConfirmLeads,
     FanOut,
+    ForgetReplica,
+    ForgetReplicaAnswer,
     Serve,
     StopAnswer,
     StopNode,
@@ -45,7 +48,6 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.config import NodeConfig, TopicConfig, topic_config, with_node_changes
 from tidelog.config.topic import BY_REPLICAS
-from tidelog.controller import elections
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import (
     MetadataRecord,
@@ -87,6 +89,8 @@ from tidelog.model import (
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import BeginAnew, Cut, Follower
 from tidelog.peers.listener import Answer
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
 from tidelog.raft.machine import Raft
 from tidelog.raft.state import Timing
 from tidelog.records import decode_batch, iterate_batches
@@ -109,6 +113,8 @@ _MIN_IN_SYNC_DEFAULT: Final = "log.min.insync.replicas"
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
+_ASK_AGAIN_SECONDS: Final = 0.1
+_FORGET_SECONDS_MAX: Final = 2.0
 
 
 def _not_yet(source: NodeId, asked: object, answer: Answer | None) -> None:
@@ -268,10 +274,7 @@ class Broker:
             threshold=lambda: self.config.catchup_threshold_records,
         )  # fmt: skip
         self.in_sync = InSyncProposals(
-            self.host, self.node_id, self.metadata, self.replicas,
-            electorate_of=lambda image: elections.Electorate.of(
-                image, self.controller.controller.reports, self._min_in_sync, self.topic_config
-            ),
+            self.host, self.node_id, self.metadata, self.replicas, ControllerLine(self.member),
             lag_seconds_max=lambda: self.config.replica_lag_time_max_ms / 1000,
             acted=self._following.done,
         )  # fmt: skip
@@ -508,7 +511,7 @@ class Broker:
         """
         directory, name = self._directory, partition.name
         if partition.log.damaged_at is not None:
-            await self._leave_sets(partition)
+            await self._leave_sets(partition, follower)
 
         def lower(mark: Offset) -> None:
             self.cleaner.unnote(name)
@@ -531,15 +534,34 @@ class Broker:
                 raise
             self.cleaner.forget(name)
 
-    async def _leave_sets(self, partition: Partition) -> None:
-        """Wait until nobody counts on what is damaged here; only then may it be discarded."""
+    async def _leave_sets(self, partition: Partition, follower: Follower) -> None:
+        """Wait until nobody counts on what is damaged here; only then may it be discarded.
+
+        The metadata must say so, and the leader must have acted on it: it knows what this replica
+        told before, and would propose it for the in-sync set again by that.
+        """
         self.membership.nudge()
-        while self.replicas.holds(partition):
+        while self.replicas.holds(partition) and partition.follower is follower:
             topic = self.image.topics_by_id.get(partition.topic_id)
             known = None if topic is None else topic.partitions[partition.name.partition]
-            if known is None or self.node_id not in known.in_sync | known.eligible:
+            if known is None:
                 return
-            await self.metadata.reached(self.metadata.applied + 1)
+            if self.node_id in known.in_sync | known.eligible:
+                await self.metadata.reached(self.metadata.applied + 1)
+            else:
+                asked = ForgetReplica(cluster_id=known.cluster_id, epoch=follower.epoch)
+                answer = await self._ask_to_forget(follower.leader, asked)
+                if answer.is_forgotten and answer.partition_epoch <= known.partition_epoch:
+                    return
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
+    async def _ask_to_forget(self, leader: NodeId, asked: ForgetReplica) -> ForgetReplicaAnswer:
+        try:
+            return await self.member.hub.ask(
+                leader, asked, ForgetReplicaAnswer, seconds_max=_FORGET_SECONDS_MAX
+            )
+        except (PeerUnreachable, PeerRefused):
+            return ForgetReplicaAnswer()
 
     def _suspect(self, partition: Partition, offset: Offset) -> None:
         if partition not in self._inspecting:

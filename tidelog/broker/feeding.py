@@ -6,7 +6,9 @@ Rule 2: one request at a time is parked until there is something to send; what w
 Rule 3: batches are sent from where they lie. What memory does not hold is read by a disk's thread
         while everything else goes on.
 Rule 4: that a follower asks for an offset acknowledges nothing; `Progress` does.
-Rule 5: those in sync go first. Who catches up gets what an answer has room for, and waits for its
+Rule 5: a follower that left the in-sync set, or is about to discard what is damaged, is fed no more
+        until it says again where it reads on: what it told before counts no more.
+Rule 6: those in sync go first. Who catches up gets what an answer has room for, and waits for its
         pace (`catching_up`).
 """
 
@@ -23,11 +25,19 @@ from tidelog.cluster.messages import (
     AnswerNow,
     FetchReplicas,
     FetchReplicasAnswer,
+    ForgetReplica,
+    ForgetReplicaAnswer,
     Progress,
     ReplicaPart,
     ReplicaPosition,
 )
-from tidelog.errors import BrokerError, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
+from tidelog.errors import (
+    BrokerError,
+    IneligibleReplica,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from tidelog.host import Bytes, Host
 from tidelog.log.log import ColdRead, Log
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
@@ -102,6 +112,7 @@ class _Interest:
         return (
             self.offset < log.end or self.is_unseen or leader is None
             or log.start != self.told_start or leader.start_wanted != self.told_wanted
+            or leader.awaits(self.node)
         )  # fmt: skip
 
     def grew(self) -> None:
@@ -273,6 +284,8 @@ class _Session:
         partition = interest.partition
         try:
             leader = partition.leading(interest.epoch)
+            if leader.awaits(self.node):
+                raise IneligibleReplica(f"{self.node} must say again where it reads on")
             log = partition.log
             buffers, size = self._read(interest, log, leader, left)
         except BrokerError as error:
@@ -395,6 +408,7 @@ class Feeding:
         member.handle(FetchReplicas, self._on_fetch)
         member.handle(AnswerNow, self._on_answer_now)
         member.handle(Progress, self._on_progress)
+        member.handle(ForgetReplica, self._on_forget)
         member.on_gone(self._on_gone)
 
     # What followers say.
@@ -441,6 +455,20 @@ class Feeding:
                 )
             if partition.leader is not None:
                 self.may_join(partition, partition.leader, source)
+
+    def _on_forget(self, source: NodeId, asked: ForgetReplica, place: Answer | None) -> None:
+        assert place is not None, "it is a question"
+        try:
+            leader = self.find(asked.cluster_id).leading(asked.epoch)
+        except BrokerError:
+            place.send(ForgetReplicaAnswer())
+            return
+        is_forgotten = leader.forget(source)
+        if is_forgotten and (session := self._sessions.get(source)) is not None:
+            session.drop(asked.cluster_id, "it discards what is damaged")
+        place.send(
+            ForgetReplicaAnswer(is_forgotten=is_forgotten, partition_epoch=leader.partition_epoch)
+        )
 
     def _on_gone(self, node: NodeId) -> None:
         session = self._sessions.pop(node, None)

@@ -1,8 +1,10 @@
 """What the leaders of this node ask of the controller: other in-sync sets, or another epoch.
 
 Rule 1: one proposal in flight per partition; all that are due go together, as one decision.
-Rule 2: a lost reply is not a failure: until the metadata shows another set, both count.
-Rule 3: a leader whose disk could not keep what followers may have read appends nothing more in its
+Rule 2: the active controller decides, by what replicas have told it themselves. A leader does not
+        know whether a follower is damaged, and a node that does not vote has heard of nobody.
+Rule 3: a lost reply is not a failure: until the metadata shows another set, both count.
+Rule 4: a leader whose disk could not keep what followers may have read appends nothing more in its
         epoch: two different records would bear the same offset and epoch. It asks to be replaced.
 """
 
@@ -12,19 +14,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from tidelog.broker.replicas import Replicas
+from tidelog.cluster.asking import ControllerLine
+from tidelog.cluster.messages import ChangeInSync, Judged, StepDown
 from tidelog.cluster.metadata import Metadata
-from tidelog.controller.elections import Electorate, step_down
-from tidelog.controller.image import ClusterImage, Place
-from tidelog.controller.in_sync import WantedInSync, change_many
-from tidelog.controller.records import PartitionChanged
-from tidelog.errors import BrokerError, InvalidUpdateVersion
+from tidelog.controller.in_sync import WantedInSync
+from tidelog.errors import InvalidUpdateVersion, NotController
 from tidelog.host import Host
-from tidelog.model import Epoch, NodeId, Offset
+from tidelog.model import NodeId, Offset
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.2
+_ACTED_SECONDS_MAX: Final = 30.0
 _LOOKS_AT_ONCE: Final = 200
 """How many partitions are looked at in one turn of the loop."""
 
@@ -38,8 +40,8 @@ class InSyncProposals:
         node_id: NodeId,
         metadata: Metadata,
         replicas: Replicas,
+        controller: ControllerLine,
         *,
-        electorate_of: Callable[[ClusterImage], Electorate],
         lag_seconds_max: Callable[[], float],
         acted: Callable[[Offset], Coroutine[Any, Any, None]],
     ) -> None:
@@ -48,7 +50,7 @@ class InSyncProposals:
         self._node_id = node_id
         self._metadata = metadata
         self._replicas = replicas
-        self._electorate_of = electorate_of
+        self._controller = controller
         self._lag_seconds_max = lag_seconds_max
         self._acted = acted
         self._due: dict[Partition, None] = {}
@@ -105,54 +107,51 @@ class InSyncProposals:
     async def step_down(self, partition: Partition) -> None:
         """Have somebody else lead, or this node in another epoch."""
         while (leader := partition.leader) is not None and partition.is_spent:
-            epoch = leader.epoch
-
-            def decide(image: ClusterImage, epoch: Epoch = epoch) -> list[PartitionChanged]:
-                topic = image.topics_by_id.get(partition.topic_id)
-                if topic is None:
-                    return []
-                place = Place(topic, partition.name.partition)
-                known = place.partition
-                if (known.leader, known.epoch) != (self._node_id, epoch):
-                    return []
-                return [step_down(place, self._electorate_of(image))]
-
+            asked = StepDown(
+                topic_id=partition.topic_id, partition=partition.name.partition,
+                leader=self._node_id, epoch=leader.epoch,
+            )  # fmt: skip
             try:
-                await self._metadata.change(decide)
-                await self._acted(self._metadata.applied)
-            except BrokerError as error:
-                _log.warning("%s cannot be led by another yet: %s", partition.name, error)
+                answer = await self._ask(asked)
+            except NotController as error:
+                _log.info("%s cannot be led by another yet: %s", partition.name, error)
+                answer = None
+            if answer is None:
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _ask(self, message: ChangeInSync | StepDown) -> Judged | None:
+        """What the controller has decided, once it is acted on here; None if that is not known."""
+        answer = await self._controller.ask(message)
+        if answer is None:
+            return None
+        try:
+            async with asyncio.timeout(_ACTED_SECONDS_MAX):
+                await self._metadata.reached(answer.offset)
+                await self._acted(answer.offset)
+        except TimeoutError:
+            return None
+        return answer
 
     async def _propose(self, wanted: Mapping[Partition, WantedInSync]) -> bool:
         """Have them decided on; whether all were, and for certain."""
-        refused: dict[tuple[Any, int], BrokerError] = {}
-
-        def decide(image: ClusterImage) -> list[PartitionChanged]:
-            nonlocal refused
-            changed, refused = change_many(image, list(wanted.values()), self._electorate_of(image))
-            return changed
-
-        lost_before = self._metadata.replies_lost
-        is_decided = True
+        is_sent = True
         try:
-            await self._metadata.change(decide)
-            await self._acted(self._metadata.applied)
-        except BrokerError as error:
-            _log.warning("in-sync sets are not decided on: %s", error)
-            is_decided = False
-        certain = is_decided and self._metadata.replies_lost == lost_before
-        for partition, asked in wanted.items():
+            answer = await self._ask(ChangeInSync(wanted=tuple(wanted.values())))
+        except NotController as error:
+            _log.info("in-sync sets are not decided on: %s", error)
+            answer, is_sent = None, False
+        for number, (partition, asked) in enumerate(wanted.items()):
             leader = partition.leader
             if leader is None or leader.epoch != asked.epoch:
                 continue
-            reason = refused.get((asked.topic_id, asked.partition))
-            if is_decided and reason is None:
+            if answer is None:
+                partition.proposal_refused(certain=not is_sent)
+            elif number not in answer.refused:
                 leader.proposal_ended()
                 _log.info("%s: in sync are %s", partition.name, sorted(leader.in_sync))
             else:
+                code, reason = answer.refused[number]
                 _log.info("%s stays as it is: %s", partition.name, reason)
                 # Of a version that is not known here yet, nothing is certain.
-                is_stale = isinstance(reason, InvalidUpdateVersion)
-                partition.proposal_refused(certain=certain and not is_stale)
-        return certain and not refused
+                partition.proposal_refused(certain=code != InvalidUpdateVersion.code)
+        return answer is not None and not answer.refused

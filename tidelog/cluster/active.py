@@ -10,16 +10,26 @@ Rule 4: a heartbeat is answered by a controller that has proof to have led after
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.member import Member
-from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
+from tidelog.cluster.messages import (
+    Beat,
+    ChangeInSync,
+    HeartbeatAnswer,
+    Judged,
+    Register,
+    RegisterAnswer,
+    StepDown,
+)
 from tidelog.controller.controller import Controller
-from tidelog.controller.elections import ConfigOf, MinInSync
+from tidelog.controller.elections import ConfigOf, MinInSync, step_down
 from tidelog.controller.image import ClusterImage
+from tidelog.controller.image import Place as PartitionPlace
+from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.leases import Heartbeat
-from tidelog.controller.records import MetadataRecord
+from tidelog.controller.records import MetadataRecord, PartitionChanged
 from tidelog.errors import BrokerError, NotController, StorageError
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId
@@ -53,6 +63,8 @@ class ActiveController:
         self._deciding: asyncio.Task[None] | None = None
         member.handle(Register, self._on_register)
         member.handle(Beat, self._on_heartbeat)
+        member.handle(ChangeInSync, self._on_change_in_sync)
+        member.handle(StepDown, self._on_step_down)
         member.on_lead(self._begin)
         member.on_follow(self._end)
         member.on_gone(self._on_gone)
@@ -190,6 +202,51 @@ class ActiveController:
         )  # fmt: skip
         if standing.is_fenced or heartbeat.wants_shutdown or self.controller.has_news:
             self._wake.set()
+
+    # What leaders ask for.
+
+    def _on_change_in_sync(self, source: NodeId, asked: ChangeInSync, place: Answer | None) -> None:
+        assert place is not None, "it is a question"
+        self._member.quorum.spawn(self._judge(asked.wanted, place))
+
+    async def _judge(self, wanted: Sequence[WantedInSync], place: Answer) -> None:
+        refused: dict[int, BrokerError] = {}
+
+        def decide(image: ClusterImage) -> list[PartitionChanged]:
+            changed, reasons = change_many(image, wanted, self.controller.electorate(image))
+            keys = [(one.topic_id, one.partition) for one in wanted]
+            refused.update((i, reasons[key]) for i, key in enumerate(keys) if key in reasons)
+            return changed
+
+        await self._have_decided(decide, refused, place)
+
+    def _on_step_down(self, source: NodeId, asked: StepDown, place: Answer | None) -> None:
+        assert place is not None, "it is a question"
+
+        def decide(image: ClusterImage) -> list[PartitionChanged]:
+            topic = image.topics_by_id.get(asked.topic_id)
+            if topic is None or asked.partition >= len(topic.partitions):
+                return []
+            at = PartitionPlace(topic, asked.partition)
+            if (at.partition.leader, at.partition.epoch) != (asked.leader, asked.epoch):
+                return []  # it is done
+            return [step_down(at, self.controller.electorate(image))]
+
+        self._member.quorum.spawn(self._have_decided(decide, {}, place))
+
+    async def _have_decided(
+        self,
+        decide: Callable[[ClusterImage], list[PartitionChanged]],
+        refused: Mapping[int, BrokerError],
+        place: Answer,
+    ) -> None:
+        try:
+            await self._metadata.decide_here(decide)
+        except (NotController, StorageError):  # it may be in the log, and may be committed yet
+            place.send(Judged())
+            return
+        reasons = {number: (error.code, str(error)) for number, error in refused.items()}
+        place.send(Judged(is_decided=True, offset=self._metadata.applied, refused=reasons))
 
     def _on_gone(self, node: NodeId) -> None:
         if self._member.quorum.leads:

@@ -2,9 +2,11 @@
 
 from enum import IntEnum
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
+from tidelog.controller.in_sync import WantedInSync
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
 from tidelog.controller.registration import Registration
@@ -104,6 +106,32 @@ class ConfirmEpochAnswer(Message, frozen=True, kw_only=True, tag=True):
     is_in_it: bool
 
 
+class ChangeInSync(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by leaders of the active controller: may these be the in-sync sets?"""
+
+    wanted: tuple[WantedInSync, ...]
+
+
+class StepDown(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by a leader of the active controller: let another lead, or me in another epoch."""
+
+    topic_id: UUID
+    partition: int
+    leader: NodeId
+    epoch: Epoch
+
+
+class Judged(Message, frozen=True, kw_only=True, tag=True):
+    """What the active controller made of a leader's wish."""
+
+    is_decided: bool = False
+    """False: this node is not the controller, or ceased to be it meanwhile: it may yet be done."""
+    offset: Offset = 0
+    """All that was decided lies below it."""
+    refused: dict[int, tuple[int, str]] = msgspec.field(default_factory=dict)
+    """The error and the reason, by its place among what was wanted."""
+
+
 # Voters.
 
 
@@ -182,6 +210,20 @@ class AnswerNow(Message, frozen=True, kw_only=True, tag=True):
     """A note: the follower has something else to ask, so answer what waits."""
 
     session: int
+
+
+class ForgetReplica(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by a follower that must discard what is damaged: forget what I told of it."""
+
+    cluster_id: int
+    epoch: Epoch
+
+
+class ForgetReplicaAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_forgotten: bool = False
+    """Nobody counts on the follower, and it is proposed for no in-sync set before it tells anew."""
+    partition_epoch: int = -1
+    """How far the leader has acted on the metadata of the partition."""
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,9 @@ Rule 1: compare and set. A proposal names the leader epoch and the partition epo
         on; if either has passed, it is refused, and the leader looks at the metadata.
 Rule 2: who joins is there, is not about to stop, and is in the life that the leader saw: a disk
         that came back empty must not be taken for the one that was in sync before (KIP-903).
-Rule 3: who leaves while the set is too small to commit anything stays eligible (KIP-966).
+Rule 3: who joins has told the active controller, in that life, of its replica, and that it is not
+        damaged. So only the active controller decides: nobody else has heard for sure.
+Rule 4: who leaves while the set is too small to commit anything stays eligible (KIP-966).
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,8 +69,8 @@ def change_in_sync(
         raise IneligibleReplica(f"{wanted.leader} leads {place.name} and is in sync with itself")
     for node, broker_epoch in wanted.in_sync.items():
         _check_member(image, place, node, broker_epoch)
-        if node not in partition.in_sync and electorate.is_damaged(node, partition):
-            raise IneligibleReplica(f"{node} is damaged in {place.name}")
+        if node not in partition.in_sync:
+            _check_health(place, node, broker_epoch, electorate)
     return decided(place, with_in_sync(partition, frozenset(wanted.in_sync)), electorate)
 
 
@@ -89,6 +91,15 @@ def change_many(
             except BrokerError as error:
                 refused[key] = error
     return list(changed.values()), refused
+
+
+def _check_health(place: Place, node: NodeId, broker_epoch: int, electorate: Electorate) -> None:
+    """Refuse who is damaged, and who has not said yet that it is not."""
+    report = electorate.reports.said_in(broker_epoch, node, place.partition.cluster_id)
+    if report is None:
+        raise IneligibleReplica(f"{node} has not told the controller of {place.name} yet")
+    if report.damaged:
+        raise IneligibleReplica(f"{node} is damaged in {place.name}")
 
 
 def _check_life(image: ClusterImage, node: NodeId, broker_epoch: int) -> None:

@@ -76,6 +76,13 @@ class ReplicaReports:
         said = self._by_node.get(node)
         return None if said is None else said.reports.get(cluster_id)
 
+    def said_in(self, broker_epoch: int, node: NodeId, cluster_id: int) -> ReplicaReport | None:
+        """What this life of the broker said of the partition."""
+        said = self._by_node.get(node)
+        if said is None or said.broker_epoch != broker_epoch:
+            return None
+        return said.reports.get(cluster_id)
+
     def is_damaged(self, node: NodeId, cluster_id: int) -> bool:
         said = self._by_node.get(node)
         return said is not None and cluster_id in said.damaged

@@ -220,11 +220,14 @@ class Partition:
     ) -> None:
         """The metadata shows who is in sync, in the epoch that this node leads in."""
         leader = self.leading()
+        in_sync_before = leader.in_sync
         leader.set_replicas(replicas, self._host.clock.monotonic())
         self._replication = len(leader.replicas) if replication is None else replication
         leader.min_in_sync = min_in_sync_of(self.config, self._replication)
         self._settle(leader.decided(in_sync, partition_epoch))
         self._refuse_if_short(leader)
+        if in_sync_before - leader.in_sync:
+            self._tell_log_watchers()  # whoever feeds those who left has them fetch anew
 
     def _refuse_if_short(self, leader: Leader) -> None:
         if leader.is_short:

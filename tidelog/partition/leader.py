@@ -7,7 +7,8 @@ Rule 3: a record is committed once every member of the maximal in-sync set, the 
         the committed one and all that was proposed and may yet be committed.
 Rule 4: while the committed set is smaller than the topic demands, nothing is committed.
 Rule 5: what a follower holds or promises counts only in this epoch, and in the life that it told
-        it in.
+        it in. A follower that leaves the in-sync set tells it again: it may have left because it is
+        damaged.
 Rule 6: the log's start moves as a record is committed: only to where every member of the maximal
         in-sync set has promised, durably, that its log will begin, never past the watermark, and
         not while the set is too small. So no later leader begins earlier than this one has shown.
@@ -26,7 +27,9 @@ Rule 6: the log's start moves as a record is committed: only to where every memb
     found_full(node)            its disk has no room: it leaves the set until it reads again
     fetched(node, offset)       a follower is level if it reads at the end that it last saw
     propose(now)                who joined and who fell behind: another set to be decided on
-    decided(in_sync)            the metadata shows a set: proposals made on older ones are dead
+    decided(in_sync)            the metadata shows a set: proposals made on older ones are dead, and
+                                what those who left it held is forgotten
+    forget(node)                a follower that nobody counts on discards what it told of
     refused()                   the proposal is certain to have failed
     lose_after(end)             the log could not keep what lies past `end`: those waiters fail
     expire(now)                 waiters past their deadline fail; their records may yet commit
@@ -427,13 +430,32 @@ class Leader:
         """The metadata shows this set; what was proposed on an older one is dead."""
         if partition_epoch <= self.partition_epoch:
             return _NOTHING
+        in_sync_before = self.in_sync
         self.in_sync = self.maximal = frozenset(in_sync)
         self.partition_epoch = partition_epoch
         self._pending = frozenset()
         self._unsure = False
         for node in self.in_sync - {self.me}:
             self.followers.setdefault(node, FollowerView(0.0))
+        for node in in_sync_before - self.in_sync:
+            self.forget(node)
         return self.advance()
+
+    def forget(self, node: NodeId) -> bool:
+        """Let nothing count that the follower told so far; False if it is counted on.
+
+        It is heard again once it fetches anew.
+        """
+        if node in self.maximal:
+            return False
+        if (view := self.followers.get(node)) is not None:
+            view.held, view.promised, view.broker_epoch = NO_OFFSET, 0, NO_LIFE
+        return True
+
+    def awaits(self, node: NodeId) -> bool:
+        """Whether the follower must fetch anew before anything that it tells counts."""
+        view = self.followers.get(node)
+        return view is not None and view.broker_epoch == NO_LIFE
 
     def refused(self, *, certain: bool) -> Settled:
         """The proposal did not come through; if that is not `certain`, it may yet.

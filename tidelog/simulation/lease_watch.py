@@ -49,7 +49,7 @@ class LeaseWatch:
         self._lives[machine.number] = machine.lives
 
         def heard(records: Sequence[MetadataRecord]) -> None:
-            if metadata.applied > self._applied:
+            if metadata.applied > self._applied and not machine.is_damaged:
                 self._applied = metadata.applied
                 self._fenced = {
                     node: broker.broker_epoch

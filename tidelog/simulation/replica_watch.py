@@ -13,7 +13,8 @@
 | a short set commits nothing      | fewer in sync than the topic demands: no watermark moves      |
 | acknowledged is on enough disks  | synced on `min.insync.replicas` when the watermark covers it  |
 | committed is held by all in sync | by every member of every set that may be the committed one    |
-| who is in sync has it all        | all that is committed, when the metadata says that it is so   |
+| who is in sync has it all        | all that is committed, when the metadata says that it is so,  |
+|                                  | when its log is opened, and when its log was cut              |
 | in-sync logs agree               | in who wrote what, below the watermark                        |
 | acknowledged is committed        | no client is told of a record that no watermark covers        |
 | a fenced leader is alone         | it acknowledges nothing that it alone has (acks=1)            |
@@ -133,7 +134,8 @@ class _View:
     """One partition in one process, and what was last seen of it."""
 
     __slots__ = (
-        "cuts", "epoch", "key", "leader", "machine", "partition", "start", "watermark", "writes_in",
+        "cuts", "epoch", "key", "leader", "log", "machine", "partition", "start", "watermark",
+        "writes_in",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
@@ -141,6 +143,7 @@ class _View:
         self.key = key
         self.partition = partition
         self.leader: Leader | None = None
+        self.log = partition.log
         self.start = partition.log.start
         self.watermark = partition.high_watermark
         self.epoch: Epoch = -1
@@ -251,6 +254,9 @@ class ReplicaWatch:
                 view = views.get(partition)
                 if view is None:
                     view = views[partition] = self._open(machine, partition)
+                if view.log is not partition.log:
+                    view.log = partition.log
+                    self._judge_log(view)
                 if not machine.is_damaged:
                     self._look(view)
         self._check_moments()
@@ -325,6 +331,7 @@ class ReplicaWatch:
             end = left.firm_end(partition.config.durability)
             if partition.log.end < end:
                 self._find(DURABLE, f"{view} ends at {partition.log.end}, {end} was synced")
+        self._judge_log(view)
         partition.watch(partial(self._watermark_moved, view))
         partition.watch_log(partial(self._log_moved, view))
         self._log_moved(view)
@@ -388,20 +395,31 @@ class ReplicaWatch:
             self._judge_members(key, state)
 
     def _judge_members(self, key: Key, state: PartitionImage) -> None:
+        for node in sorted(state.in_sync):
+            self._judge_member(node, key, state)
+
+    def _judge_log(self, view: _View) -> None:
+        """A log is another one than before: opened, or opened again after it was cut."""
+        state = self._newest.get(view.key)
+        if state is not None and view.machine.number in state.in_sync:
+            self._judge_member(view.machine.number, view.key, state)
+
+    def _judge_member(self, node: NodeId, key: Key, state: PartitionImage) -> None:
         committed = self._committed.get(key)
         if committed is None or state.epoch < committed.epoch:
             return
-        for node in sorted(state.in_sync):
-            machine, copy = self._world.machines[node], self._copy_of(node, key)
-            has = -1 if copy is None else copy.firm_end(committed.durability)
-            if self._is_unsure(node, committed.durability):
-                continue
-            if has < committed.end and not machine.is_damaged and (copy or machine.is_up):
-                self._find(
-                    JOINED,
-                    f"{key}: {node} has {has}, {committed.end} is committed; in sync are "
-                    f"{sorted(state.in_sync)} since partition epoch {state.partition_epoch}",
-                )
+        if self._is_unsure(node, committed.durability):
+            return
+        machine, copy = self._world.machines[node], self._copy_of(node, key)
+        if machine.is_damaged and state.in_sync == {node} and state.leader != node:
+            return  # a start may have cut what was rotten; it is the last, and waits for the others
+        has = -1 if copy is None else copy.firm_end(committed.durability)
+        if has < committed.end and (copy or machine.is_up):
+            self._find(
+                JOINED,
+                f"{key}: {node} has {has}, {committed.end} is committed; in sync are "
+                f"{sorted(state.in_sync)} since partition epoch {state.partition_epoch}",
+            )
 
     def _sets(self, key: Key, leader: Leader) -> list[PartitionImage]:
         """What the leader knows to be decided, and what it has not heard of yet, in its epoch."""

@@ -13,6 +13,7 @@ from tidelog.cluster.messages import (
     AnswerNow,
     FetchReplicas,
     FetchReplicasAnswer,
+    ForgetReplica,
     Progress,
     ReplicaPart,
     ReplicaPosition,
@@ -22,6 +23,7 @@ from tidelog.config import NodeConfig
 from tidelog.controller.reports import ReplicaReports
 from tidelog.errors import (
     FencedLeaderEpoch,
+    IneligibleReplica,
     NotLeader,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
@@ -509,6 +511,66 @@ def test_who_is_not_in_sync_and_comes_closer_is_looked_at():
         stage.begin((0, 0), node=2)
         stage.tell(0)
         assert stage.joining == [stage.partition], "2 is in sync"
+
+    on_stage(story)
+
+
+def test_who_leaves_the_set_is_told_to_say_again_what_it_holds():
+    async def story(stage):
+        append(stage.partition)
+        stage.begin((0, 1))
+        place = stage.ask()
+
+        stage.partition.decided((1,), 1, (1, 2, 3))
+        await asyncio.sleep(0)
+        assert place.part.error == IneligibleReplica.code
+        stage.tell(1)
+        assert stage.partition.leading().followers[2].held == NO_OFFSET
+
+        stage.ask((0, 1))
+        stage.tell(1)
+        assert stage.partition.leading().followers[2].held == 1
+
+    on_stage(story)
+
+
+class Question(Place):
+    """Where the answer to a question without data goes."""
+
+    def send(self, message: Any) -> None:
+        self.answer = message
+
+
+def forget(stage: Stage, node: int, epoch: int = EPOCH) -> Any:
+    place = Question()
+    asked = ForgetReplica(cluster_id=0, epoch=epoch)
+    stage.member.handlers[ForgetReplica](node, asked, place)
+    return place.answer
+
+
+def test_what_a_follower_discards_is_forgotten_once_nobody_counts_on_it():
+    async def story(stage):
+        append(stage.partition)
+        stage.begin((0, 1))
+        stage.tell(1)
+        assert not forget(stage, 2).is_forgotten, "it is in sync"
+
+        stage.partition.decided((1,), 7, (1, 2, 3))
+        stage.ask((0, 1))
+        stage.tell(1)
+        answer = forget(stage, 2)
+
+        assert (answer.is_forgotten, answer.partition_epoch) == (True, 7)
+        stage.tell(1)  # it was on its way
+        assert stage.partition.leading().followers[2].held == NO_OFFSET
+
+    on_stage(story)
+
+
+def test_nobody_but_the_leader_of_the_epoch_forgets_a_follower():
+    async def story(stage):
+        assert not forget(stage, 3, epoch=EPOCH + 1).is_forgotten
+        assert forget(stage, 3).is_forgotten
 
     on_stage(story)
 

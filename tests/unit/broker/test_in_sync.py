@@ -12,11 +12,15 @@ from tests.unit.controller.histories import (
     electorate,
     image_after,
     partition_in,
+    reported,
 )
 from tidelog.broker.in_sync import InSyncProposals
+from tidelog.cluster.messages import ChangeInSync, Judged, StepDown
+from tidelog.controller.elections import step_down
 from tidelog.controller.image import Place
+from tidelog.controller.in_sync import change_many
 from tidelog.controller.records import BrokerFenced, BrokerUnfenced
-from tidelog.errors import NotLeader, RequestTimedOut
+from tidelog.errors import NotController, NotLeader
 from tidelog.partition.driver import Partition
 from tidelog.simulation.host import SimulatedClock
 
@@ -30,23 +34,33 @@ class Metadata:
     def __init__(self, *records: Any) -> None:
         self.image = image_after(*cluster(1, 2, 3), *records)
         self.applied = 10
-        self.replies_lost = 0
         self.asked = 0
         self.may_decide = asyncio.Event()
         self.may_decide.set()
-        self.is_lost = self.is_away = False
+        self.is_lost = self.is_away = self.is_unled = False
 
-    async def change(self, decide: Callable[[Any], Any]) -> Any:
+    async def ask(self, message: ChangeInSync | StepDown) -> Judged | None:
+        """As the active controller does."""
         self.asked += 1
         await self.may_decide.wait()
+        if self.is_unled:
+            raise NotController("nobody leads the quorum now")
         if self.is_away:
-            raise RequestTimedOut("the quorum did not decide in time")
-        decided = decide(self.image)
-        self.take(*decided)
-        if self.is_lost:  # it took effect, and is decided on once more
-            self.replies_lost += 1
-            decided = decide(self.image)
-        return decided
+            return None
+        able = electorate(self.image, reports=reported(n2=(3, 0), n3=(3, 0)))
+        refused: dict[int, tuple[int, str]] = {}
+        if isinstance(message, StepDown):
+            self.take(step_down(Place(self.image.topics_by_id[TOPIC_ID], 0), able))
+        else:
+            changed, reasons = change_many(self.image, message.wanted, able)
+            refused = dict(enumerate((e.code, str(e)) for e in reasons.values()))
+            self.take(*changed)
+        if self.is_lost:
+            return None
+        return Judged(is_decided=True, offset=self.applied, refused=refused)
+
+    async def reached(self, offset: int) -> None:
+        assert offset <= self.applied
 
     def take(self, *records: Any) -> None:
         for record in records:
@@ -70,8 +84,7 @@ class Stage:
         self.partition.lead(EPOCH, (1, 2), replicas=(1, 2, 3), partition_epoch=PARTITION_EPOCH)
         self.acts = True
         self.proposals = InSyncProposals(
-            self.replicas.host, 1, self.metadata, self.replicas,  # type: ignore[arg-type]
-            electorate_of=lambda image: electorate(image, minimum=1),
+            self.replicas.host, 1, self.metadata, self.replicas, self.metadata,  # type: ignore[arg-type]
             lag_seconds_max=lambda: LAG, acted=self.acted,
         )  # fmt: skip
         self.task = asyncio.get_running_loop().create_task(self.proposals.run())
@@ -214,10 +227,13 @@ def test_a_lost_reply_to_what_was_taken_is_settled_by_the_metadata():
     async def story(stage):
         stage.metadata.is_lost = True
         stage.catch_up()
-
         await stage.look()
-
         assert stage.metadata.known.in_sync == {1, 2, 3}
+        assert (stage.leader.in_sync, stage.leader.maximal) == ({1, 2}, {1, 2, 3})
+
+        await stage.acted(stage.metadata.applied)
+        await asyncio.sleep(1)
+
         assert stage.leader.in_sync == stage.leader.maximal == {1, 2, 3}
         assert not stage.leader.in_flight
 
@@ -254,6 +270,18 @@ def test_a_quorum_that_is_away_is_asked_again_until_it_decides():
         await asyncio.sleep(1)
 
         assert stage.leader.in_sync == {1, 2, 3}
+
+    on_stage(story)
+
+
+def test_a_proposal_that_nobody_could_be_sent_counts_no_more():
+    async def story(stage):
+        stage.metadata.is_unled = True
+        stage.catch_up()
+        await stage.look()
+
+        assert stage.metadata.asked == 1
+        assert stage.leader.maximal == {1, 2}
 
     on_stage(story)
 

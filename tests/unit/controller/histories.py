@@ -227,11 +227,15 @@ def electorate(image, *, reports=None, minimum=1):
 
 
 def reported(**ends):
-    """Reports of the one partition: n1=(last epoch, end) or n1=(last epoch, end, damaged)."""
+    """Reports of the one partition: n1=(last epoch, end) or n1=(last epoch, end, damaged).
+
+    Each is of the life that `cluster` begins.
+    """
     reports = ReplicaReports()
     for name, (last_epoch, end, *damaged) in ends.items():
         report = ReplicaReport(CLUSTER_ID, last_epoch, end, 0, *damaged)
-        reports.take(int(name[1:]), 1, [report], now=0.0)
+        node = int(name[1:])
+        reports.take(node, node, [report], now=0.0)
     return reports
 
 

@@ -715,6 +715,8 @@ def test_the_next_controller_completes_what_the_last_one_saw_begin():
     driver.beat(1, replicas=[ReplicaReport(CLUSTER_ID, 3, 9, 9)])
     assert driver.settle() == []
 
+    for node in (3, 4):
+        driver.beat(node, replicas=[ReplicaReport(CLUSTER_ID, 3, 9, 9)])
     in_sync_grows(driver, 1, 2, 3)
     assert driver.settle() == []
     in_sync_grows(driver, 1, 2, 3, 4)

@@ -31,7 +31,10 @@ WANTED = WantedInSync(
 )  # fmt: skip
 
 
-def decide(partition, wanted, *more, minimum=1, reports=None):
+WHOLE = reported(n1=(3, 5), n2=(3, 5), n3=(3, 5))
+
+
+def decide(partition, wanted, *more, minimum=1, reports=WHOLE):
     image = image_after(*cluster(1, 2, 3), partition, *more)
     able = electorate(image, minimum=minimum, reports=reports)
     return states([change_in_sync(image, wanted, able)])
@@ -89,7 +92,7 @@ def test_of_many_proposals_each_has_its_own_fate():
     image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1))
     missing = replace(WANTED, partition=1)
 
-    changed, refused = change_many(image, [missing, WANTED], electorate(image))
+    changed, refused = change_many(image, [missing, WANTED], electorate(image, reports=WHOLE))
 
     assert states(changed) == [(1, (1, 2), (), 3, 5)]
     assert list(refused) == [(TOPIC_ID, 1)]
@@ -100,18 +103,42 @@ def test_of_two_proposals_for_one_partition_the_first_counts():
     image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1))
     other = replace(WANTED, in_sync={1: 1, 3: 3})
 
-    changed, refused = change_many(image, [WANTED, other], electorate(image))
+    changed, refused = change_many(image, [WANTED, other], electorate(image, reports=WHOLE))
 
     assert states(changed) == [(1, (1, 2), (), 3, 5)]
     assert refused == {}
 
 
 def test_who_is_damaged_cannot_join_but_does_not_keep_others_from_joining():
-    reports = reported(n2=(3, 5, True))
+    reports = reported(n2=(3, 5, True), n3=(3, 5))
 
     with pytest.raises(IneligibleReplica, match="damaged"):
         decide(partition_in([1, 2, 3], [1], 1), WANTED, reports=reports)
     three = replace(WANTED, in_sync={1: 1, 2: 2, 3: 3})
     assert decide(partition_in([1, 2, 3], [1, 2], 1), three, reports=reports) == [
+        (1, (1, 2, 3), (), 3, 5)
+    ]
+
+
+def test_who_has_not_told_the_controller_of_its_replica_cannot_join():
+    with pytest.raises(IneligibleReplica, match="not told"):
+        decide(partition_in([1, 2, 3], [1], 1), WANTED, reports=reported(n3=(3, 5)))
+
+
+def test_what_an_earlier_life_told_the_controller_lets_nobody_join():
+    reports = reported(n2=(3, 5))
+    later = [registered(2, epoch=9), BrokerUnfenced(node=2, broker_epoch=9)]
+
+    with pytest.raises(IneligibleReplica, match="not told"):
+        decide(
+            partition_in([1, 2, 3], [1], 1), replace(WANTED, in_sync={1: 1, 2: 9}), *later,
+            reports=reports,
+        )  # fmt: skip
+
+
+def test_who_is_in_sync_stays_though_the_controller_has_not_heard_of_its_replica():
+    three = replace(WANTED, in_sync={1: 1, 2: 2, 3: 3})
+
+    assert decide(partition_in([1, 2, 3], [1, 2], 1), three, reports=reported(n3=(3, 5))) == [
         (1, (1, 2, 3), (), 3, 5)
     ]

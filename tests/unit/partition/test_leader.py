@@ -624,6 +624,35 @@ def test_older_news_of_the_set_is_no_news():
     assert leader.in_sync == {1, 2}
 
 
+def test_who_leaves_the_set_must_fetch_and_tell_again_before_it_is_let_in():
+    leader = leader_of(1, 2, 3)
+    join(leader, 2, end=100)
+
+    leader.decided({1, 3}, 1)
+    leader.holds(2, 100, LIVES[2])  # it was on its way when it left
+    assert leader.awaits(2)
+    assert leader.followers[2].held == NO_OFFSET
+    assert leader.propose(1.0, LAG, LIVES) is None
+
+    join(leader, 2, end=100, at=1.0)
+    assert not leader.awaits(2)
+    assert leader.propose(1.0, LAG, LIVES) == {1: 11, 2: 12, 3: 13}
+
+
+def test_what_a_follower_told_is_forgotten_only_if_nobody_counts_on_it():
+    leader = leader_of(1, replicas=(1, 2))
+    join(leader, 2, end=100)
+    assert leader.propose(0.0, LAG, LIVES) == {1: 11, 2: 12}
+    assert not leader.forget(2), "it may be in sync by now"
+    assert leader.followers[2].held == 100
+
+    leader.refused(certain=True)
+
+    assert leader.forget(2)
+    assert leader.followers[2].held == NO_OFFSET
+    assert leader.propose(0.0, LAG, LIVES) is None
+
+
 def test_who_was_added_by_others_is_waited_for():
     leader = leader_of(1)
     leader.decided({1, 2}, 1)

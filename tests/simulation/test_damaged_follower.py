@@ -1,0 +1,143 @@
+"""A follower that is damaged leaves the in-sync set before it discards anything, and stays out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_catchup import TOPIC, Story
+from tidelog.broker.broker import Broker
+from tidelog.config import TopicConfig
+from tidelog.controller import in_sync
+from tidelog.model import NodeId, TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.partition.follower import Follower
+from tidelog.partition.leader import Leader
+from tidelog.simulation.replica_watch import JOINED, ReplicaWatch
+from tidelog.simulation.world import Violation
+
+LEADER, DAMAGED, OTHER = 4, 1, 2
+"""Nodes 1 to 3 vote; so the leader has heard nothing of what replicas report."""
+COMMITTED = 200
+
+
+class Damage:
+    """Three replicas, of which one follower finds that a sealed segment of its is rotten."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.world = story.world
+        ReplicaWatch(self.world)
+        target = (LEADER, DAMAGED, OTHER)
+        place = TopicPartition(TOPIC, 0)
+        story.do(lambda client: client.alter_reassignments({place: target}))
+        story.until(lambda: self.state.replicas == target and self.state.leader == LEADER)
+        story.until(lambda: self.state.in_sync == set(target))
+        story.fill(COMMITTED)
+        self.world.run(1)
+
+    @property
+    def state(self) -> Any:
+        return self.world.node(3).broker.image.topics[TOPIC].partitions[0]
+
+    @property
+    def follower(self) -> Partition:
+        return self.story.replica(DAMAGED)
+
+    def rot(self) -> None:
+        """Damage a sealed segment of the follower, which cannot be mended where it lies."""
+        machine, log = self.world.machines[DAMAGED], self.follower.log
+        machine.is_damaged = True
+        segment = log.segments[1]
+        file = machine.disk.open(segment.path())
+        (byte,) = file.read(200, 1)
+        file.write(200, [bytes([byte ^ 1])])
+        file.datasync()
+        segment.file = None
+        assert machine.process is not None
+        self.world.loop.call_soon(
+            self.world.node(DAMAGED).broker._declare, self.follower, log, segment.base,
+            context=machine.process.context,
+        )  # fmt: skip
+        self.story.until(lambda: self.follower.log.damaged_at is not None)
+
+
+@contextmanager
+def a_rotten_follower() -> Iterator[Damage]:
+    with Story(11, nodes=5, topic_defaults=TopicConfig(segment_bytes=20_000)) as story:
+        yield Damage(story)
+
+
+def tell_of_damage() -> None:
+    """The follower's disk is slow, too: that it is out is known long before it can be cut.
+
+    If it is let in again meanwhile, the disk gets on at that moment.
+    """
+    with a_rotten_follower() as damage:
+        damage.rot()
+        damage.world.stall_disk(DAMAGED, 30)
+        damage.story.until(lambda: DAMAGED not in damage.state.in_sync)
+        epoch = damage.state.partition_epoch
+        for _ in range(150):
+            damage.world.run(0.02)
+            if DAMAGED in damage.state.in_sync:
+                break
+        damage.world.heal()
+
+        damage.story.until(lambda: damage.follower.log.damaged_at is None)
+        damage.story.until(lambda: DAMAGED in damage.state.in_sync)
+        damage.world.run(0.1)
+
+        assert damage.follower.log.end == COMMITTED
+        assert damage.state.partition_epoch == epoch + 1, "it came back once, when it was whole"
+
+
+def plant_joins_that_leaders_judge(patch: pytest.MonkeyPatch) -> None:
+    """Nobody who decides has heard that the follower is damaged, and the leader remembers."""
+
+    async def leave_sets(self: Broker, partition: Partition, follower: Follower) -> None:
+        while True:
+            known = self.image.topics[TOPIC].partitions[0]
+            if self.node_id not in known.in_sync | known.eligible:
+                return
+            await self.metadata.reached(self.metadata.applied + 1)
+
+    def forget(self: Leader, node: NodeId) -> bool:
+        return True
+
+    patch.setattr(in_sync, "_check_health", lambda *_: None)
+    patch.setattr(Leader, "forget", forget)
+    patch.setattr(Broker, "_leave_sets", leave_sets)
+
+
+def test_a_damaged_follower_is_not_in_sync_before_it_is_whole_again(monkeypatch):
+    tell_of_damage()
+
+    plant_joins_that_leaders_judge(monkeypatch)
+
+    with pytest.raises(Violation) as found:
+        tell_of_damage()
+    assert found.value.name == JOINED
+
+
+def test_nothing_is_discarded_before_the_leader_has_forgotten_what_the_follower_told():
+    """It is out for another reason, has told all that it holds, and then finds the damage."""
+    with a_rotten_follower() as damage:
+        world = damage.world
+        world.pause(DAMAGED)
+        damage.story.until(lambda: DAMAGED not in damage.state.in_sync)
+        world.cut(LEADER, 1)
+        world.cut(LEADER, 2)
+        world.cut(LEADER, 3)  # so that the leader's proposals are not answered
+        world.resume(DAMAGED)
+        damage.rot()
+        world.run(1)
+        assert damage.follower.log.damaged_at is not None
+        assert damage.follower.log.end == COMMITTED, "its leader did not say that it may"
+
+        world.heal()
+        damage.story.until(lambda: damage.follower.log.damaged_at is None)
+        damage.story.until(lambda: DAMAGED in damage.state.in_sync)
+
+        assert damage.follower.log.end == COMMITTED
