@@ -365,6 +365,10 @@ class StorageError(BrokerError):
     retriable = True
 
 
+class StorageErrorAfterAppend(StorageError):
+    """The leader's disk did not keep the record, but followers may hold it; it may be committed."""
+
+
 class UnknownProducerId(BrokerError):
     """The log no longer holds anything of this producer; it must ask for a new id."""
 

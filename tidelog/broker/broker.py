@@ -56,7 +56,13 @@ from tidelog.controller.records import (
     decode,
 )
 from tidelog.controller.registration import Registration
-from tidelog.errors import BrokerError, NotLeader, StorageError, UnknownTopicOrPartition
+from tidelog.errors import (
+    BrokerError,
+    NotLeader,
+    StorageError,
+    StorageErrorAfterAppend,
+    UnknownTopicOrPartition,
+)
 from tidelog.host import Host, Path, replace_file, unbroken
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
@@ -805,7 +811,7 @@ class Broker:
         await self.member.stop()
         clean = await self.finish_writes()
         for partition in self.partitions():
-            partition.resign(StorageError("the node is stopping"))
+            partition.resign(StorageErrorAfterAppend("the node is stopping"))
         await self.host.offload.run(partial(self._close, self._all_logs(), clean))
 
     async def _stop_housekeeping(self) -> None:
@@ -831,7 +837,7 @@ class Broker:
         """Stop without another word to the disk, which has failed: the next start is unclean."""
         await self._stop_housekeeping()
         for partition in self.partitions():
-            partition.resign(StorageError("the disk has failed; the node is stopping"))
+            partition.resign(StorageErrorAfterAppend("the disk has failed; the node is stopping"))
 
 
 def timing_of(config: NodeConfig) -> Timing:

@@ -26,6 +26,7 @@ from tidelog.errors import (
     NotLeader,
     RequestTimedOut,
     StorageError,
+    StorageErrorAfterAppend,
     TopicAlreadyExists,
 )
 from tidelog.host import Bytes
@@ -45,6 +46,7 @@ _UNKNOWN_FATE: Final = (
     NotCoordinator,
     NotLeader,
     NotEnoughReplicasAfterAppend,
+    StorageErrorAfterAppend,
 )
 """The record is in a log, and may yet be committed by this leader or another."""
 _NOBODY: Final = Writer(NO_PRODUCER, NO_EPOCH)

@@ -30,7 +30,7 @@ from tidelog.controller.image import Place as PartitionPlace
 from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord, PartitionChanged
-from tidelog.errors import BrokerError, NotController, StorageError
+from tidelog.errors import BrokerError, NotController, StaleBrokerEpoch, StorageError
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId
 from tidelog.peers.listener import Answer
@@ -162,6 +162,10 @@ class ActiveController:
             )
         except NotController:
             place.send(RegisterAnswer())
+        except StaleBrokerEpoch as error:
+            place.send(
+                RegisterAnswer(problem=str(error), code=error.code, broker_epoch=error.current)
+            )
         except BrokerError as error:
             place.send(RegisterAnswer(problem=str(error), code=error.code))
         else:

@@ -19,7 +19,12 @@ from tidelog.controller.image import BrokerImage
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport
-from tidelog.errors import DuplicateBrokerRegistration, InconsistentClusterId, TidelogError
+from tidelog.errors import (
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    StaleBrokerEpoch,
+    TidelogError,
+)
 from tidelog.host import Host
 from tidelog.model import NodeId
 from tidelog.peers.stream import PeerUnreachable
@@ -74,6 +79,8 @@ class Membership:
         self._on_fatal = on_fatal
         self._registration: Registration
         self._broker_epoch = -1
+        self._known_epoch = -1
+        """The newest broker epoch of this node that the controller has named."""
         self.lease_until = float("-inf")
         """When the controller stops counting on this broker, by this node's monotonic clock."""
         self._wants_stop = False
@@ -136,7 +143,7 @@ class Membership:
             )
         try:
             answer = await self._member.hub.ask(
-                leader, Register(registration=self._registration), RegisterAnswer,
+                leader, Register(registration=self._newest_registration()), RegisterAnswer,
                 seconds_max=_ASK_SECONDS_MAX,
             )  # fmt: skip
         except PeerUnreachable as error:
@@ -144,6 +151,8 @@ class Membership:
         except PeerRefused as error:
             return Refused(str(error))
         if answer.problem is not None:
+            if answer.code == StaleBrokerEpoch.code:
+                self._known_epoch = max(self._known_epoch, answer.broker_epoch)
             final = (DuplicateBrokerRegistration.code, InconsistentClusterId.code)
             return (Refused if answer.code in final else PeerUnreachable)(answer.problem)
         if answer.offset is None:
@@ -151,6 +160,12 @@ class Membership:
         self._broker_epoch = answer.broker_epoch
         await self._metadata.reached(answer.offset)
         return None
+
+    def _newest_registration(self) -> Registration:
+        """With the newest life of this node that is known: an earlier process's is refused."""
+        known = self._metadata.image.brokers.get(self.me)
+        epoch = -1 if known is None else known.broker_epoch
+        return replace(self._registration, known_epoch=max(epoch, self._known_epoch))
 
     # Beating.
 

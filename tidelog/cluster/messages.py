@@ -75,6 +75,7 @@ class RegisterAnswer(Message, frozen=True, kw_only=True, tag=True):
     offset: Offset | None = None
     """Everything that this life begins with lies below it."""
     broker_epoch: int = -1
+    """Of the life that has begun; or, if another one was known to the asker, of the newest."""
     problem: str | None = None
     code: int = 0
 

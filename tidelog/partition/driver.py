@@ -25,6 +25,7 @@ from tidelog.errors import (
     OutOfOrderSequence,
     RequestTimedOut,
     StorageError,
+    StorageErrorAfterAppend,
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
@@ -688,9 +689,11 @@ class Partition:
         self.log.refusal = _FULL
         _log.error("%s takes no writes: %s (%s)", self.name, _FULL, full.error.strerror)
         if self.leader is not None:
+            is_copied = len(self.leader.replicas) > 1
+            error = StorageErrorAfterAppend(_FULL) if is_copied else StorageError(_FULL)
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
-                waiter.settled(StorageError(self.log.refusal))
-            if len(self.leader.replicas) > 1:
+                waiter.settled(error)
+            if is_copied:
                 self._spent_epoch = self.leader.epoch
                 self.on_spent(self)
         self.mending.reopen(self._rounds.fail)

@@ -13,6 +13,7 @@ from tidelog.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     StorageError,
+    StorageErrorAfterAppend,
 )
 from tidelog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.shards.effects import Moment
@@ -157,6 +158,7 @@ def test_a_shard_that_is_read_again_tells_who_waits_and_goes_on_from_the_log():
     [
         (NotEnoughReplicasAfterAppend(in_sync=1, needed=2), True),
         (NotLeader(leader=None), True),
+        (StorageErrorAfterAppend("full"), True),
         (StorageError("full"), False),
     ],
 )

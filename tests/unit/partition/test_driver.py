@@ -23,6 +23,7 @@ from tidelog.errors import (
     OutOfOrderSequence,
     RequestTimedOut,
     StorageError,
+    StorageErrorAfterAppend,
     UnknownLeaderEpoch,
 )
 from tidelog.host import Host, Lane
@@ -538,6 +539,21 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does():
         assert early.told == [None]
         assert (stage.partition.log.end, stage.partition.high_watermark) == (1, 1)
         assert stage.fatal == []
+
+    run(main)
+
+
+def test_what_followers_may_hold_is_not_said_to_have_failed_when_the_disk_is_full():
+    async def main() -> None:
+        stage, late = Stage(), Producer()
+        stage.partition.resign(NotLeader(leader=None))
+        stage.partition.lead(1, (1, 2), replicas=(1, 2))
+        stage.squeeze(200)
+        stage.append(stage.batch(size=500), producer=late)
+
+        await stage.hands.work_off()
+
+        assert [type(error) for error in late.told] == [StorageErrorAfterAppend]
 
     run(main)
 
