@@ -19,7 +19,7 @@ from benchmarks.report import Report, Result, print_json, print_report
 
 BENCHMARKS: Final = (
     "limits", "throughput", "requests", "latency", "startup", "partitions", "turns", "recovery",
-    "rebalance", "compaction", "failover", "replication", "catchup", "storms",
+    "rebalance", "compaction", "scrub", "failover", "replication", "catchup", "storms",
     "transactions", "http", "queues", "spark",
 )  # fmt: skip
 DISK_BYTES: Final = 6 * GIGABYTE
