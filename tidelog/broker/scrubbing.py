@@ -203,14 +203,15 @@ class Scrubber:
 
     async def _read_segment(self, visit: _Visit) -> None:
         scrub = visit.scrub
+        read = partial(scrub.read, self._host.disk)
         while not scrub.is_done:
-            async with visit.partition.files:
-                if not self._is_current(visit):
-                    return  # deleted, compacted or cut meanwhile
-                scanned = await self._host.offload.run(
-                    partial(scrub.read, self._host.disk), Lane.IDLE
-                )
+            scanned = await self._host.offload.run(read, Lane.IDLE)
+            if not self._is_current(visit):
+                scrub.close()
+                return  # deleted, compacted or cut meanwhile
             self._cycle.read(scanned.size)
+            if scrub.problem is not None and not await self._confirm(visit):
+                continue
             if scrub.problem is not None and not await self._found(visit):
                 is_past = partial(scrub.skip, self._host.disk)
                 if not await self._host.offload.run(is_past, Lane.IDLE):
@@ -220,6 +221,15 @@ class Scrubber:
             await self._keep_pace(scanned.charge)
             if not self._config().scrub_bytes_per_second:
                 return
+
+    async def _confirm(self, visit: _Visit) -> bool:
+        """Whether a problem is still there while nobody renames or removes files.
+
+        Nobody waits for an idle read: so it is not made while the files are held.
+        """
+        async with visit.partition.files:
+            await self._host.offload.run(partial(visit.scrub.read, self._host.disk))
+        return visit.scrub.problem is not None and self._is_current(visit)
 
     async def _write_indexes(self, visit: _Visit) -> None:
         """Make indexes again that would mislead those who search."""
@@ -417,11 +427,8 @@ class Scrubber:
         if visit is None or visit.scrub.has_gaps:
             return False
         scrub = visit.scrub
-        async with partition.files:
-            if not self._is_current(visit):
-                return True
-            await self._host.offload.run(partial(scrub.seek, self._host.disk))
-        if scrub.problem is None or await self._found(visit):
+        await self._host.offload.run(partial(scrub.seek, self._host.disk))
+        if scrub.problem is None or not await self._confirm(visit) or await self._found(visit):
             return True
         rot = self._cycle.find(partition.name, scrub.offset)
         if rot is None or not rot.is_contradicted:
