@@ -12,58 +12,66 @@ import pytest
 
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.coverage import Met
+from tidelog.simulation.faults import KINDS
+from tidelog.simulation.operators import VERBS, verb_of
+from tidelog.simulation.plan import Plan
+from tidelog.simulation.questions import QUESTIONS
 from tidelog.simulation.situations import EVERY_KIND, SITUATIONS
 from tidelog.simulation.stories import STORIES
 from tidelog.simulation.swarm import make_plan
 
-SEEDS: Final = range(60)
+SEEDS: Final = range(150)
 """Of each story; the chosen ones are among them."""
+FURTHER: Final = range(150, 152)
+"""Of each story: played in turn, but only while something is missing that no plan tells of."""
 TIMES: Final = 2
-"""In how many chosen seeds each kind must be drawn: one alone may hit a node that is down."""
+"""In how many chosen seeds each fault and verb is drawn: one alone may find its node down."""
 
-_LATER: Final = "no story sends it yet"
+DECISIONS: Final = "decisions of groups"
 UNMET: Final = {
-    "apis": dict.fromkeys(
-        (
-            "LeaveGroup", "DescribeGroups", "ListGroups", "DeleteRecords", "OffsetForLeaderEpoch",
-            "WriteTxnMarkers", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "DeleteGroups",
-            "ElectLeaders", "ListPartitionReassignments", "OffsetDelete", "DescribeQuorum",
-            "DescribeCluster", "DescribeProducers", "UnregisterBroker", "DescribeTransactions",
-            "ListTransactions", "DescribeTopicPartitions", "AddRaftVoter", "RemoveRaftVoter",
-            "ForgetDecision", "RestoreBatches",
-        ),
-        _LATER,
-    ),
-    "peers": dict.fromkeys(("ChangeVoters", "FanOut", "FetchSnapshot", "StopNode"), _LATER),
-    "work": dict.fromkeys(
-        ("DropWork", "ForgetWork", "MoveWork", "ProduceWork", "ReadForReplica", "ReadWork"), _LATER
-    ),
-    "verbs": dict.fromkeys(Met().names("verbs"), _LATER),
-}  # fmt: skip
+    "apis": {
+        "DeleteRecords": "no story deletes records yet",
+        "RemoveRaftVoter": "no story changes voters yet",
+    },
+    "peers": {
+        "FetchSnapshot": "no story trims the metadata log yet",
+        "FetchRange": "no story lets sealed segments of replicas rot yet",
+    },
+}
 """What no story meets, and why."""
 
 
 def wanted() -> Counter[str]:
-    situations = [situation.name for situation in SITUATIONS]
-    return Counter(dict.fromkeys([*EVERY_KIND, *situations], TIMES) | dict.fromkeys(STORIES, 1))
+    names = [*EVERY_KIND, *(situation.name for situation in SITUATIONS)]
+    often = [*KINDS, *map(verb_of, VERBS), *QUESTIONS]
+    return Counter(dict.fromkeys([*names, *STORIES, DECISIONS], 1) | dict.fromkeys(often, TIMES))
 
 
-def contents(story: str, seed: int) -> set[str]:
-    plan = make_plan(seed, story=story)
-    return {story, *plan.situations, *(fault.kind for fault in plan.faults)}
+def contents(plan: Plan) -> set[str]:
+    """The story, the situations and the kinds of faults of a plan; of orders, the verbs."""
+    asked = (fault.arguments.get(name) for fault in plan.faults for name in ("verb", "what"))
+    found = {plan.story, *plan.situations, *filter(None, asked)}
+    found |= {fault.kind for fault in plan.faults}
+    if plan.story == "transactions" and plan.transaction_pace.queries:
+        found.add(DECISIONS)
+    return found
 
 
 def choose() -> tuple[list[tuple[str, int]], Counter[str]]:
-    """The seeds, each time the one that adds most; and what none of them has."""
-    plans = {(story, seed): contents(story, seed) for story in STORIES for seed in SEEDS}
+    """The seeds, each time the one that adds most for its length; and what none of them has."""
+    plans = {(story, seed): make_plan(seed, story=story) for story in STORIES for seed in SEEDS}
+    held = {at: contents(plan) for at, plan in plans.items()}
     missing, chosen = wanted(), []
-    while plans:
-        best = max(plans, key=lambda at: len(plans[at] & missing.keys()))
-        found = plans.pop(best) & missing.keys()
-        if not found:
+    while held:
+        gains = {
+            at: len(found & missing.keys()) / (plans[at].nodes * plans[at].chaos_seconds)
+            for at, found in held.items()
+        }
+        best = max(gains, key=gains.__getitem__)
+        if not gains[best]:
             break
         chosen.append(best)
-        missing = +(missing - Counter(found))
+        missing = +(missing - Counter(held.pop(best)))
     return chosen, missing
 
 
@@ -73,18 +81,24 @@ def test_every_story_fault_and_situation_is_drawn():
     assert not missing
 
 
+def unmet(met: Met) -> dict[str, list[str]]:
+    """By section, what was not met and should have been."""
+    return {
+        section: names
+        for section in ("apis", "peers", "work", "verbs", "faults", "situations")
+        if (names := [one for one in met.never(section) if one not in UNMET.get(section, {})])
+    }
+
+
 @pytest.mark.slow
 def test_every_request_verb_and_fault_is_met_by_a_story():
     chosen, _ = choose()
-
+    further = [(story, seed) for seed in FURTHER for story in STORIES]
     met = Met()
-    findings = []
-    for story, seed in chosen:
-        played = play_seed(seed, story=story)
-        met.add(played.met)
-        findings += [] if played.finding is None else [(story, seed, played.finding.problem)]
 
-    assert findings == []
-    for section in ("apis", "peers", "work", "verbs", "faults", "situations"):
-        never = set(met.never(section)) - UNMET.get(section, {}).keys()
-        assert not never, f"{section} that no story meets: {sorted(never)}"
+    for number, (story, seed) in enumerate(chosen + further):
+        if number >= len(chosen) and not unmet(met):
+            break
+        met.add(play_seed(seed, story=story).met)
+
+    assert unmet(met) == {}

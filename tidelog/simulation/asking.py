@@ -19,6 +19,13 @@ class Down(TidelogError):
     """Nobody is there to be asked."""
 
 
+def up_from(world: World, node: int) -> int:
+    """The node, or the next one that is up, as somebody tries who has a list of them."""
+    others = [number for number in world.machines if number > node]
+    others += [number for number in world.machines if number < node]
+    return next((number for number in (node, *others) if world.is_up(number)), node)
+
+
 async def ask_node(
     world: World, node: int, work: Callable[[Machine], Awaitable[T]], seconds: float
 ) -> T:

@@ -31,10 +31,10 @@ from tidelog.broker.requests import Requests
 from tidelog.broker.serving import Serving
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.quorum import Quorum
-from tidelog.faces.http import admin, operations, topics
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import Call
 from tidelog.model import INTERNAL_TOPICS
 from tidelog.simulation.machine import Machine
+from tidelog.simulation.operators import VERBS, verb_of
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.quorum import quorum_of
 from tidelog.simulation.situations import EVERY_KIND, SITUATIONS
@@ -51,7 +51,6 @@ SECTIONS: Final = {
     "roles": "faults, by the role that they hit",
     "pairs": "pairs of faults",
 }
-VERBS: Final = (*admin.OPERATIONS, *operations.OPERATIONS, *topics.OPERATIONS)
 PAIR_SECONDS: Final = 5.0
 _VICTIMS: Final = ("node", "source", "target")
 """The arguments of a fault that say whom it hits."""
@@ -101,7 +100,7 @@ class Met:
         """What there is, and what was met beyond that."""
         there_is = {
             "apis": [api.title for api in APIS],
-            "verbs": [_verb(operation) for operation in VERBS],
+            "verbs": [verb_of(operation) for operation in VERBS],
             "faults": list(EVERY_KIND),
             "situations": [situation.name for situation in SITUATIONS],
             "roles": [cell(kind, role) for kind in EVERY_KIND if hits_nodes(kind) for role in Role],
@@ -184,6 +183,9 @@ class Coverage:
         """All that was met, once it is over."""
         for machine in self._world.machines.values():
             self._look_at(machine)
+        counts = self.met.counts["faults"]
+        for kind in self._world.faults.keys() & EVERY_KIND.keys():
+            counts[kind] = max(counts[kind], self._world.faults[kind])  # some come later
         return self.met
 
     def _look_at(self, machine: Machine) -> None:
@@ -210,10 +212,6 @@ def _votes(quorum: Quorum) -> bool:
     return quorum.me.key in quorum.raft.voters
 
 
-def _verb(operation: Operation) -> str:
-    return f"{operation.method} {operation.path}"
-
-
 def _title(api: Api | None) -> str:
     return "unknown" if api is None else api.title
 
@@ -222,7 +220,7 @@ _COUNTED: Final[tuple[tuple[str, type, str, Callable[..., str]], ...]] = (
     ("apis", Requests, "handle", lambda _, frame, header, *rest: _title(header.api)),
     ("apis", Requests, "handle_repeated", lambda *_: Api.PRODUCE.title),
     ("peers", Hub, "_receive", lambda _, node, message, *rest: type(message).__name__),
-    ("verbs", Call, "__init__", lambda _, node, operation, *rest: _verb(operation)),
+    ("verbs", Call, "__init__", lambda _, node, operation, *rest: verb_of(operation)),
     ("work", Serving, "_serve", lambda _, topic, number, work, *rest: type(work).__name__),
 )
 """Where requests go through: the section, the class, its method, and the name by the arguments."""

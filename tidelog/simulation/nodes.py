@@ -8,6 +8,8 @@ from tidelog.host import Host
 
 KAFKA_PORT: Final = 9092
 DATA: Final = "/srv/tidelog/data"
+OWN: Final = "ops-"
+"""How the names of topics and groups begin that only operators use."""
 
 
 def node_config(number: int, **settings: Any) -> NodeConfig:

@@ -41,7 +41,7 @@ from tidelog.model import INTERNAL_TOPICS, Offset
 from tidelog.simulation.during import TOPIC as PROBED
 from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
-from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.nodes import OWN, bootstrap
 from tidelog.simulation.world import World
 
 T = TypeVar("T")
@@ -418,8 +418,8 @@ class QuorumLoad:
                 self.world.fail(
                     ACKNOWLEDGED, f"{name} has {found.config}, not one of {topic.retention}"
                 )
-        others = {*INTERNAL_TOPICS, PROBED}
-        strangers = [n for n in known if n not in self.topics and n not in others]
+        others = {*self.topics, *INTERNAL_TOPICS, PROBED}
+        strangers = [n for n in known if n not in others and not n.startswith(OWN)]
         if strangers:
             self.world.fail(ACKNOWLEDGED, f"nobody asked for {strangers}")
 

@@ -26,10 +26,13 @@ from tidelog.simulation.full_disks import (
     fill_one_disk,
 )
 from tidelog.simulation.moves import draw_move, move
+from tidelog.simulation.operators import draw_orders, order
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
+from tidelog.simulation.questions import draw_questions, question
 from tidelog.simulation.rot import ROT, rot_sealed, rotting
 from tidelog.simulation.rot import STORIES as ROT_STORIES
 from tidelog.simulation.stories import CLUSTERS, STORIES, WITH_REPLICAS
+from tidelog.simulation.upkeep import drain, draw_upkeep, roll, shut_down
 from tidelog.simulation.world import World
 
 Situate: TypeAlias = Callable[[Plan, random.Random, Collection[str]], Plan]
@@ -67,10 +70,33 @@ def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     return with_faults(plan, [Fault(at, "move", draw()) for at in times])
 
 
+_SMALL: Final = {
+    "offsets_topic_num_partitions": 2,
+    "transaction_state_log_num_partitions": 2,
+    "queues_topic_num_partitions": 2,
+}
+"""How few partitions the topics have that the questions bring about."""
+
+
+def _operators(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
+    """Operators ask any node for all that can be asked, over HTTP and in Kafka's protocol."""
+    node = {**_SMALL, **plan.node}
+    orders = [*draw_orders(plan, choose), *draw_questions(plan, choose)]
+    return with_faults(replace(plan, node=node), orders)
+
+
 SITUATIONS: Final = (
     Situation(
         name="one full disk", stories=CLUSTERS, chance=0.04, situate=draw_one_full_disk,
         kinds={"fill_one_disk": fill_one_disk}, alone=True,
+    ),
+    Situation(
+        name="operators", stories=CLUSTERS, chance=0.25, situate=_operators,
+        kinds={"order": order, "question": question},
+    ),
+    Situation(
+        name="upkeep", stories=CLUSTERS, chance=0.2, situate=draw_upkeep,
+        kinds={"roll": roll, "shut_down": shut_down, "drain": drain},
     ),
     Situation(
         name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}

@@ -40,6 +40,7 @@ from tidelog.model import (
 from tidelog.partition.driver import Partition
 from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch, iterate_batches
 from tidelog.simulation.machine import Machine
+from tidelog.simulation.nodes import OWN
 from tidelog.simulation.replica_watch import ReplicaWatch
 from tidelog.simulation.transactional import Value
 from tidelog.simulation.world import World
@@ -193,7 +194,7 @@ class TransactionWatch:
         return self._truths.setdefault(place, _Truth())
 
     def _on_committed(self, machine: Machine, partition: Partition, end: Offset) -> None:
-        if machine.is_damaged:
+        if machine.is_damaged or partition.name.topic.startswith(OWN):
             return
         place, truth = partition.name, self._truth(partition.name)
         try:

@@ -333,6 +333,9 @@ class World:
                 failure.add_done_callback(
                     lambda done: self._exit(machine, process, f"gives up: {done.result()}")
                 )
+            wanted: asyncio.Future[None] | None = getattr(node, "stop_wanted", None)
+            if wanted is not None:
+                wanted.add_done_callback(lambda _: self._in_world(self.stop, machine.number))
             await node.start()
         except (OSError, TidelogError) as error:
             self._exit(machine, process, f"cannot start: {error}")
@@ -350,7 +353,11 @@ class World:
         except Exception as error:
             self._blame(f"{machine.name} does not stop", error)
         else:
-            self._exit(machine, process, "has stopped", restart=False)
+            wanted = getattr(machine.node, "stop_wanted", None)
+            # A supervisor starts it again, unless it was the supervisor who stopped it.
+            self._exit(
+                machine, process, "has stopped", restart=wanted is not None and wanted.done()
+            )
 
     def _blame(self, message: str, error: Exception) -> None:
         self.loop.call_exception_handler({"message": message, "exception": error})
