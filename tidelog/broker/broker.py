@@ -523,9 +523,10 @@ class Broker:
             self.cleaner.unnote(name)
             directory.lower_mark(name, mark)
 
-        def note(start: Offset) -> None:
+        def note(change: BeginAnew) -> None:
             lower(0)
-            directory.raise_start(name, start)
+            directory.raise_start(name, change.start)
+            directory.note_purge(name, change.purged)
 
         async with partition.files, directory.noting:
             if partition.follower is not follower or not self.replicas.holds(partition):
@@ -534,7 +535,7 @@ class Broker:
                 if isinstance(change, Cut):
                     await partition.mending.cut(change.end, lower)
                 else:
-                    await partition.mending.begin_anew(change.start, note)
+                    await partition.mending.begin_anew(change, note)
             except OSError as error:
                 self.rounds.fail(error)  # half done: nothing may be called clean any more
                 raise

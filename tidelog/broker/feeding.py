@@ -43,7 +43,7 @@ from tidelog.log.log import ColdRead, Log
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
 from tidelog.partition.catchup import CatchUp
 from tidelog.partition.driver import Partition
-from tidelog.partition.follower import disagreement
+from tidelog.partition.follower import NO_PURGES, disagreement
 from tidelog.partition.leader import Leader
 from tidelog.peers.listener import Answer
 
@@ -211,9 +211,14 @@ class _Session:
                 at.cluster_id, watermark=leader.high_watermark, start=log.start, differs=True,
                 epoch=found[0], end=found[1],
             )  # fmt: skip
-        if at.offset < log.start:
+        purges = partition.purges
+        purged = purges.since(None if at.purges == NO_PURGES else at.purges)
+        if at.offset < max(log.start, purged):
             self.catching_up.begins_anew(interest, partition, log.start)
-            return ReplicaPart(at.cluster_id, OffsetOutOfRange.code, start=log.start)
+            return ReplicaPart(
+                at.cluster_id, OffsetOutOfRange.code, start=log.start, purged=purges.floor,
+                purges=purges.count,
+            )  # fmt: skip
         if self.node not in leader.followers:  # it is added, and this node has yet to hear of it
             return ReplicaPart(at.cluster_id, UnknownTopicOrPartition.code)
         leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)

@@ -236,7 +236,9 @@ class Fetcher:
                 continue
             self._listed[cluster_id] = _Listed(follower.epoch, log.end)
             positions.append(
-                ReplicaPosition(cluster_id, follower.epoch, log.end, log.epochs.latest)
+                ReplicaPosition(
+                    cluster_id, follower.epoch, log.end, log.epochs.latest, follower.purges
+                )
             )
         return tuple(positions)
 
@@ -285,7 +287,8 @@ class Fetcher:
             self._change(partition, follower, cluster_id, found)
             return
         if part.error == OffsetOutOfRange.code:
-            self._change(partition, follower, cluster_id, follower.is_behind(part.start))
+            change = follower.is_behind(part.start, part.purged, part.purges)
+            self._change(partition, follower, cluster_id, change)
             return
         if part.error:  # one of the two does not know yet what the other does
             follower.tell_again()

@@ -177,6 +177,7 @@ class Replicas:
             ),
             is_copy=len(replica.partition.replicas) > 1,
             promised_start=self._directory.promised_starts.get(name, 0),
+            purged=self._directory.purged.get(name, 0),
         )  # fmt: skip
         numbers = self._topics.setdefault(name.topic, [])
         self._topics_by_id[replica.topic_id] = numbers

@@ -137,6 +137,8 @@ class View:
         while self._closed_by is None and not self._is_open:
             try:
                 self._position = await self._run(self._store.open)
+                # The log may have begun anew after this was saved, without tombstones.
+                self._is_wrong |= 0 < self._position.applied < self.partition.purges.floor
                 self._is_open = True
             except (OSError, sqlite3.Error) as error:
                 self._warn(error)
@@ -202,7 +204,9 @@ class View:
         """Fold one piece; whether to go on at once."""
         partition = self.partition
         log = partition.log
-        if self._is_wrong or not _is_of(self._position, log):
+        is_other = log.is_anew and log is not self._log and self._position.applied > 0
+        if self._is_wrong or is_other or not _is_of(self._position, log):
+            self._log = log
             await self._make_again("it is damaged, or of another history")
             return True
         self._log = log

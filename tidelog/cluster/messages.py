@@ -159,6 +159,8 @@ class ReplicaPosition(msgspec.Struct, frozen=True, array_like=True):
     """The leader's, as the follower knows it."""
     offset: Offset
     last_epoch: Epoch
+    purges: int = -1
+    """How many purges the leader had counted when this log began anew, if it did in this epoch."""
 
 
 class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
@@ -199,6 +201,10 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     """Offsets may be missing, since the leader's log was compacted."""
     wanted_start: Offset = NO_OFFSET
     """Where the follower is asked to promise that its log will begin; `start` is where it may."""
+    purged: Offset = 0
+    """Of a follower that must begin anew: below it the leader's log may lack tombstones."""
+    purges: int = -1
+    """How many purges of its log the leader counts."""
 
 
 class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):

@@ -36,6 +36,7 @@ from tidelog.host import Disk, Host, Path
 from tidelog.log.compaction import Cleaned, Compaction, SegmentDamaged
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.log import Log
+from tidelog.log.purges import Purges
 from tidelog.log.retention import load_ages
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import Segment
@@ -70,6 +71,11 @@ class Owner(Protocol):
     def last_stable_offset(self) -> Offset: ...
     @property
     def files(self) -> asyncio.Lock: ...
+    @property
+    def purges(self) -> Purges: ...
+    def purge_limit(self) -> Offset:
+        """From where on replicas have yet to copy tombstones."""
+        ...
 
 
 # Deciding.
@@ -255,7 +261,7 @@ class Cleaner:
             segment_bytes=config.segment_bytes, index_interval_bytes=config.index_interval_bytes,
             key_bytes_max=self.key_bytes_max, marked_epochs=log.producers.marked_epochs(),
             aborted=log.transactions.aborted.between(0, log.end),
-            has_markers=log.transactions.has_markers,
+            has_markers=log.transactions.has_markers, purge_limit=owner.purge_limit(),
         )  # fmt: skip
         # The steps that seal a segment must not follow its replacement.
         await self._rounds.written()
@@ -324,6 +330,8 @@ class Cleaner:
         disk, new = self._host.disk, cleaned.segment
         async with owner.files:
             _check(owner, log, cleaned.old)
+            if cleaned.purged_end:
+                await self._note_purge(owner, cleaned.purged_end)
             try:
                 await self._run(partial(commit_swap, disk, log.directory, new.base))
                 log.replace_segments(cleaned.old, new, cleaned.gone)
@@ -333,6 +341,11 @@ class Cleaner:
                 self.uncleanable[owner.name] = f"a swap was interrupted: {error}"
                 raise
             new.offsets = new.times = None  # from now on they are in their files
+
+    async def _note_purge(self, owner: Owner, end: Offset) -> None:
+        async with self._directory.noting:  # what a new topic forgets must not be noted after it
+            await self._run(partial(self._directory.note_purge, owner.name, end))
+        owner.purges.add(end)
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Wait for a thread's work. If that is cancelled, `finish` waits for it."""

@@ -38,6 +38,7 @@ from typing import Final, cast
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.host import Bytes, Disk, File
 from tidelog.log.aborted import AbortedIndex, AbortedLookup
+from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.index import RELATIVE_MAX
 from tidelog.log.keymap import STAYS, TOMBSTONE, TOMBSTONE_STAYS, Fates, KeyMap
 from tidelog.log.segment import (
@@ -129,6 +130,8 @@ class Cleaned:
     end: Offset
     gone: Collection[Offset] = ()
     """Markers of aborted transactions that have no batches left: the index loses them."""
+    purged_end: Offset = 0
+    """Every tombstone and marker that went for good lies below it; 0 if none did."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +162,8 @@ class Compaction:
     """A copy of the whole log's: below `limit` every transaction is decided."""
     has_markers: bool = False
     """Whether segments of the log get an index of aborted transactions."""
+    purge_limit: Offset = OFFSET_MAX
+    """From here on tombstones and markers stay past their horizon: some replica lacks them."""
     tally: Tally = field(default_factory=Tally)
     unreadable: int = 0
     """Batches passed so far that could not be unpacked."""
@@ -168,6 +173,7 @@ class Compaction:
     _understood_end: Offset = field(init=False)
     """The first dirty batch that could not be unpacked while keys were mapped, or `limit`."""
     _lookup: AbortedLookup | None = field(init=False, default=None)
+    _purged_end: Offset = field(init=False, default=0)
     _unended: set[ProducerId] = field(init=False, default_factory=set)
     """Whose transactions had a batch so far, and no marker after it."""
 
@@ -265,6 +271,7 @@ class Compaction:
         last = max(at for at, segment in enumerate(group) if segment.size)
         end, unsynced, changed = base, 0, len(group) > 1
         gone: set[Offset] = set()
+        self._purged_end = 0
         for at, segment in enumerate(group):
             left = segment.size
             for batches in read_chunks(segment.open(self.disk), segment.size, segment.path()):
@@ -294,7 +301,7 @@ class Compaction:
         if changed:
             file.datasync()
             self._write_indexes(new, end, gone)
-            done(Cleaned(group, new, end, gone))
+            done(Cleaned(group, new, end, gone, self._purged_end))
 
     def _write_indexes(self, new: Segment, end: Offset, gone: Collection[Offset]) -> None:
         offsets, times = new.index_contents()
@@ -356,8 +363,10 @@ class Compaction:
             horizon_ms = self.now_ms + self.delete_retention_ms
             return rebuild(header, [unpack(header, batch)], horizon_ms=horizon_ms)
         is_fence = self.marked_epochs.get(header.producer_id) == header.producer_epoch
-        if header.base_timestamp > self.now_ms or is_fence:
+        is_awaited = header.base_offset >= self.purge_limit
+        if header.base_timestamp > self.now_ms or is_fence or is_awaited:
             return header, batch
+        self._purged_end = header.next_offset
         return empty(header) if stays else None
 
     def _shrink(
@@ -423,14 +432,16 @@ class Compaction:
         base, kept = 2 * header.base_offset, []
         end = 2 * self.end - base
         newest = self._keys.newest(keys)
+        limit = 2 * min(self.purge_limit, OFFSET_MAX // 2)
         for at, mark in enumerate(split.marks):
             latest = newest[at]
-            if mark >= end or (
-                split.keys[at] is not None
-                and (latest is None or latest <= base + mark)
-                and not (is_past_horizon and mark & TOMBSTONE)
-            ):
+            if mark >= end:
                 kept.append(at)
+            elif split.keys[at] is not None and (latest is None or latest <= base + mark):
+                if is_past_horizon and mark & TOMBSTONE and base + mark < limit:
+                    self._purged_end = ((base + mark) >> 1) + 1
+                else:
+                    kept.append(at)
         return kept
 
 

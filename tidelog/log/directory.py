@@ -48,6 +48,7 @@ CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 DURABLE_MARKS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 WATERMARKS: Final = "replication-offset-checkpoint"
+PURGED: Final = "purged-offset-checkpoint"
 PROMISED_STARTS: Final = "promised-start-checkpoint"
 CUT_TAILS: Final = "cut-tail-checkpoint"
 FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
@@ -97,6 +98,8 @@ class DataDirectory:
         self.log_starts: dict[TopicPartition, Offset] = {}
         self.promised_starts: dict[TopicPartition, Offset] = {}
         """Where followers have promised to begin; none up to where their logs begin already."""
+        self.purged: dict[TopicPartition, Offset] = {}
+        """Below which offsets compacted logs may lack tombstones."""
         self.watermarks: dict[TopicPartition, Offset] = {}
         self.cut_tails: dict[TopicPartition, Offset] = {}
         """Where starts have cut what may not have been a torn tail; until it is there again."""
@@ -119,6 +122,7 @@ class DataDirectory:
         self.durable_marks = self.read_checkpoint(DURABLE_MARKS)
         self.log_starts = self.read_checkpoint(LOG_STARTS)
         self.promised_starts = self.read_checkpoint(PROMISED_STARTS)
+        self.purged = self.read_checkpoint(PURGED)
         self.watermarks = self.read_checkpoint(WATERMARKS)
         self.cut_tails = self.read_checkpoint(CUT_TAILS)
         self._cuts_noted = dict(self.cut_tails)
@@ -290,6 +294,14 @@ class DataDirectory:
                 self._write_checkpoint(LOG_STARTS, raised)
                 self.log_starts[partition] = start
 
+    def note_purge(self, partition: TopicPartition, end: Offset) -> None:
+        """Note, durably, that tombstones below `end` may be gone. Only while `noting` is held."""
+        with self._checkpoints:
+            if self.purged.get(partition, 0) < end:
+                purged = {**self.purged, partition: end}
+                self._write_checkpoint(PURGED, purged)
+                self.purged = purged
+
     def note_promises(self, changes: Mapping[TopicPartition, Offset]) -> None:
         """Note, durably, where logs will begin; 0 takes a promise back."""
         with self._checkpoints:
@@ -309,6 +321,7 @@ class DataDirectory:
                 (DURABLE_MARKS, self.durable_marks),
                 (LOG_STARTS, self.log_starts),
                 (PROMISED_STARTS, self.promised_starts),
+                (PURGED, self.purged),
                 (WATERMARKS, self.watermarks),
                 (CUT_TAILS, self.cut_tails),
                 (FIRST_DIRTY, self.read_checkpoint(FIRST_DIRTY)),

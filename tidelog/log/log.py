@@ -66,6 +66,8 @@ class LogState:
     """Bytes of a torn tail that were cut off."""
     damaged_at: Offset | None = None
     """The first offset that was durable once and cannot be read any more."""
+    is_anew: bool = False
+    """Whether this log has nothing of what its partition had in the same process before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,8 @@ class Log:
     __slots__ = (
         "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_segment_written", "_steps",
         "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
-        "gone", "producers", "refusal", "reserve", "segments", "start", "swaps", "synced_end",
-        "tail", "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
+        "gone", "is_anew", "producers", "refusal", "reserve", "segments", "start", "swaps",
+        "synced_end", "tail", "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -218,6 +220,7 @@ class Log:
         self.closed_at = state.end if state.clean or not state.created else None
         """Where the files that a clean stop leaves already say that the log ends."""
         self.tail = Tail(state.end)
+        self.is_anew = state.is_anew
         self.swaps = 0
         """How often compacted segments have taken the place of others."""
         self.unsynced_bytes = 0

@@ -29,8 +29,10 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
+from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import RememberedBatch
+from tidelog.log.purges import Purges
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull
 from tidelog.log.tail import TailBudget
@@ -70,6 +72,8 @@ _FULL = "the disk is full; free some space"
 _NEW_LEADER_SECONDS = 5.0
 _UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
 """Who catches up syncs after this much: a sync of more would keep those of others waiting."""
+_COPYING_SECONDS_MAX = 10.0
+"""Tombstones wait for a follower that has asked for records within this time."""
 _COPY_BELOW_BYTES = 4096
 """Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
@@ -87,7 +91,8 @@ class Partition:
         "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
         "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
         "log", "me", "mending", "name", "noted_start", "on_changed", "on_full", "on_progress",
-        "on_reopened", "on_spent", "on_start_agreed", "path", "promised_start", "topic_id",
+        "on_reopened", "on_spent", "on_start_agreed", "path", "promised_start", "purges",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -105,10 +110,12 @@ class Partition:
         high_watermark: Offset | None = None,
         is_copy: bool = False,
         promised_start: Offset = 0,
+        purged: Offset = 0,
     ) -> None:
         """`high_watermark` is the last that was noted, if any was.
 
-        `promised_start` is where it has promised to begin once its leader does.
+        `promised_start` is where it has promised to begin once its leader does. Below `purged` its
+        log may lack tombstones.
 
         `is_copy`: there are other replicas, and what one of them had compacted may be missing.
         """
@@ -139,6 +146,7 @@ class Partition:
         """Called when this replica, as a leader, may let its log begin later."""
         self.noted_start = state.start
         """Where the log begins, as its disk knows."""
+        self.purges = Purges(purged)
         self.promised_start = promised_start
         """As its disk knows; without meaning up to `noted_start`."""
         self._spent_epoch: Epoch = NO_EPOCH
@@ -608,6 +616,17 @@ class Partition:
     def has_gaps(self) -> bool:
         """Whether offsets may be missing in this log."""
         return self.config.compacts or self.is_sparse
+
+    def purge_limit(self) -> Offset:
+        """From where on followers have yet to copy tombstones; those that do not ask do not count.
+
+        They begin anew when they come back.
+        """
+        if self.leader is None:
+            return OFFSET_MAX
+        since = self._host.clock.monotonic() - _COPYING_SECONDS_MAX
+        views = self.leader.followers.values()
+        return min((v.offset for v in views if v.fetched_at > since), default=OFFSET_MAX)
 
     def take_log(self, log: Log) -> None:
         """Go on with a log that was opened again: it may end, or begin, elsewhere."""

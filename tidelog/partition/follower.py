@@ -11,6 +11,7 @@ Rule 3: nothing is told of what this replica holds or promises before the leader
     aligning   the logs agree                   tell what is held; following
     aligning   they differ from (epoch, end)    cut, ask again; aligning
     any        what is asked for is deleted     begin anew at the leader's start; aligning
+    any        tombstones past it are purged    the same: this log may hold values without them
     following  batches                          append, ask for the next; following
     following  they differ                      the same as above: a full disk may have cut the log
 
@@ -18,9 +19,12 @@ Another epoch is another `Follower`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.log.epochs import EpochHistory
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
+
+NO_PURGES: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """Remove everything, and begin at `start`: what lies between is deleted at the leader."""
+    """Remove everything, and begin at `start`: what this log lacks is gone at the leader."""
 
     start: Offset
+    purged: Offset = 0
+    """Below it the leader's log may lack tombstones."""
+    purges: int = NO_PURGES
+    """How many purges the leader counted then."""
 
 
 class Follower:
@@ -44,7 +52,7 @@ class Follower:
     """
 
     __slots__ = (
-        "epoch", "is_aligned", "leader", "level_at", "must_tell", "told", "told_start",
+        "epoch", "is_aligned", "leader", "level_at", "must_tell", "purges", "told", "told_start",
         "wanted_start", "watermark",
     )  # fmt: skip
 
@@ -52,6 +60,8 @@ class Follower:
         self.epoch = epoch
         self.leader = leader
         self.is_aligned = False
+        self.purges = NO_PURGES
+        """How many the leader had counted when this log began anew, if it did in this epoch."""
         self.must_tell = True
         """Whether the leader may not know what this replica holds, though nothing has changed."""
         self.told: Offset = -1
@@ -86,10 +96,12 @@ class Follower:
         cut = min(end, my_end)
         return Cut(cut) if cut >= start else BeginAnew(end)
 
-    def is_behind(self, leader_start: Offset) -> BeginAnew:
-        """What this log lacks is deleted at the leader."""
+    def is_behind(
+        self, leader_start: Offset, purged: Offset = 0, purges: int = NO_PURGES
+    ) -> BeginAnew:
+        """What this log lacks is deleted, or purged, at the leader."""
         self.doubt()
-        return BeginAnew(leader_start)
+        return BeginAnew(leader_start, purged, purges)
 
     def news(self, held: Offset, promised: Offset = NO_OFFSET) -> bool:
         """Whether the leader should be told that everything below `held` is safe here.

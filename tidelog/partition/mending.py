@@ -22,6 +22,7 @@ from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, end_after_cut, remove_all
 from tidelog.model import Offset
+from tidelog.partition.follower import BeginAnew
 
 if TYPE_CHECKING:
     from tidelog.partition.driver import Partition
@@ -84,19 +85,25 @@ class Mending:
 
         await self._change(work)
 
-    async def begin_anew(self, start: Offset, note: Callable[[Offset], None]) -> None:
-        """Forget everything and begin at `start`; `note` notes so durably."""
-        partition = self._partition
+    async def begin_anew(self, change: BeginAnew, note: Callable[[BeginAnew], None]) -> None:
+        """Forget everything and begin where it says; `note` notes so durably."""
+        partition, start = self._partition, change.start
         is_damaged = partition.log.damaged_at is not None
         why = "it is damaged" if is_damaged else "the leader has nothing before it"
         _log.warning("%s begins anew at %d: %s", partition.name, start, why)
 
         def work() -> LogState:
-            note(start)
+            note(change)
             remove_all(self._host.disk, partition.path, EpochHistory())
-            return self._open(start)
+            state = self._open(start)
+            state.is_anew = True
+            return state
 
         await self._change(work)
+        if partition.log.is_anew:  # else a full disk has kept it from being done
+            partition.purges.begin(max(partition.purges.floor, change.purged))
+            if partition.follower is not None:
+                partition.follower.purges = change.purges
 
     async def _change(self, work: Callable[[], LogState]) -> None:
         async with self.changing:

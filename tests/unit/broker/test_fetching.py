@@ -108,7 +108,7 @@ class Stage:
         if isinstance(change, Cut):
             await partition.mending.cut(change.end, lambda end: None)
         else:
-            await partition.mending.begin_anew(change.start, lambda start: None)
+            await partition.mending.begin_anew(change, lambda change: None)
 
     def move(self, partition: Partition, start: int) -> None:
         """Where the leader's log begins is heard."""

@@ -22,8 +22,10 @@ from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
 from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
+from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.keymap import KEY_BYTES
 from tidelog.log.log import ColdRead
+from tidelog.log.purges import Purges
 from tidelog.log.rounds import Rounds
 from tidelog.log.search import TimeSearch
 from tidelog.log.segment import walk
@@ -171,6 +173,10 @@ class Owner:
     config: TopicConfig
     files: asyncio.Lock
     last_stable_offset: int
+    purges: Purges = dataclasses.field(default_factory=Purges)
+
+    def purge_limit(self) -> int:
+        return OFFSET_MAX
 
 
 ROOT = Path("/data")

@@ -231,6 +231,40 @@ def test_tombstone_stays_for_its_grace_after_it_was_first_cleaned():
     assert keys_and_values(log) == [(b"b", b"1")]
 
 
+def test_a_pass_tells_below_which_offset_tombstones_are_gone():
+    log = new_log(topic=compacted(delete_retention_ms=1000))
+    log.append(record("a", None), record("b", None), record("c", "1"))
+    log.roll()
+    log.clean()
+    log.now_ms += 1000
+
+    work = log.compaction(None)
+    for _ in work.map_keys():
+        pass
+    cleaned = log.write(work, work.groups()[0])
+
+    assert cleaned is not None and cleaned.purged_end == 2
+
+
+def test_a_tombstone_that_a_replica_lacks_stays_past_its_grace():
+    log = new_log(topic=compacted(delete_retention_ms=1000))
+    log.append(record("a", None), record("b", None), record("c", "1"))
+    log.roll()
+    log.clean()
+    log.now_ms += 1000
+    work = log.compaction(None)
+    work.purge_limit = 1
+
+    for _ in work.map_keys():
+        pass
+    cleaned = log.write(work, work.groups()[0])
+    log.swap(cleaned, work.groups()[0])
+    log.open(log.log.end)
+
+    assert cleaned is not None and cleaned.purged_end == 1
+    assert keys_and_values(log) == [(b"b", None), (b"c", b"1")]
+
+
 @pytest.mark.parametrize("codec", Codec)
 def test_horizon_lies_in_the_header_and_changes_no_record(codec):
     log = new_log()

@@ -9,6 +9,7 @@ from tests.unit.log.hands import Hands
 from tests.unit.partition.test_driver import Stage, run
 from tidelog.errors import StorageError
 from tidelog.model import Offset
+from tidelog.partition.follower import BeginAnew
 from tidelog.records import Record, encode_batch, stamp
 
 
@@ -39,6 +40,9 @@ class Follower(Stage):
 
     def note(self, offset: Offset) -> None:
         self.noted.append(offset)
+
+    def note_anew(self, change: BeginAnew) -> None:
+        self.noted.append(change.start)
 
 
 def follow(story: Callable[[Follower], Coroutine[Any, Any, None]], **config: Any) -> None:
@@ -83,10 +87,13 @@ def test_a_log_begun_anew_is_empty_and_begins_where_the_leader_does():
         stage.fetch(5)
         await stage.settle()
 
-        await finish(stage.partition.mending.begin_anew(40, stage.note), stage.hands)
+        mending = stage.partition.mending
+        await finish(mending.begin_anew(BeginAnew(40, 30, 2), stage.note_anew), stage.hands)
 
         log = stage.partition.log
         assert (log.start, log.end, len(log.epochs)) == (40, 40, 0)
+        assert stage.partition.purges.floor == 30
+        assert stage.partition.follower is not None and stage.partition.follower.purges == 2
         assert stage.partition.high_watermark == 40
 
     follow(story)
@@ -97,7 +104,7 @@ def test_a_log_begun_anew_inside_of_a_batch_takes_that_batch():
         partition = stage.partition
         batch = stage.batch(10)
         stamp(batch, 0, 3)
-        await finish(partition.mending.begin_anew(5, stage.note), stage.hands)
+        await finish(partition.mending.begin_anew(BeginAnew(5), stage.note_anew), stage.hands)
 
         partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
         await stage.settle()
@@ -112,7 +119,7 @@ def test_a_full_disk_leaves_a_log_begun_inside_of_a_batch_empty():
         partition = stage.partition
         batch = stage.batch(10)
         stamp(batch, 0, 3)
-        await finish(partition.mending.begin_anew(5, stage.note), stage.hands)
+        await finish(partition.mending.begin_anew(BeginAnew(5), stage.note_anew), stage.hands)
         stage.squeeze(0)
 
         partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)

@@ -1,0 +1,124 @@
+"""Keys that were deleted stay deleted, on replicas that were away while their tombstones went."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.test_catchup import TOPIC, Story
+from tidelog.client.kafka import KafkaClient
+from tidelog.records import Record, decode_batch, encode_batch
+
+NODES = (1, 2, 3)
+CONFIGS = {
+    "cleanup.policy": "compact", "segment.bytes": "300", "delete.retention.ms": "500",
+    "min.cleanable.dirty.ratio": "0.01",
+}  # fmt: skip
+
+
+class CompactedStory(Story):
+    """A compacted topic whose tombstones stay for half a second."""
+
+    async def _create(self, client: KafkaClient, *, partitions: int) -> None:
+        await client.create_topic(TOPIC, partitions=partitions, replication=3, configs=CONFIGS)
+
+    def put(self, key: str, value: str | None) -> None:
+        async def work(client: KafkaClient) -> None:
+            data = None if value is None else value.encode()
+            record = Record(key=key.encode(), value=data, timestamp_ms=1)
+            await client.produce(TOPIC, 0, encode_batch([record]))
+
+        self.do(work)
+
+    def pad(self, count: int = 20) -> None:
+        """Write other keys, so that segments are sealed."""
+        for number in range(count):
+            self.put(f"pad-{number % 3}", "x" * 50)
+
+    def keys(self, node: int) -> set[bytes]:
+        """What a replica's records come to."""
+        found: dict[bytes, bytes | None] = {}
+        for _, batch in self.contents(node):
+            for record in decode_batch(batch):
+                found[record.key or b""] = record.value
+        return {key for key, value in found.items() if value is not None}
+
+    def has_tombstone(self, node: int, key: bytes) -> bool:
+        return any(
+            record.key == key and record.value is None
+            for _, batch in self.contents(node)
+            for record in decode_batch(batch)
+        )
+
+
+@pytest.fixture
+def story() -> Iterator[CompactedStory]:
+    made = CompactedStory(5, log_cleaner_backoff_ms=200)
+    with made:
+        yield made
+
+
+def delete_while_one_is_away(story: CompactedStory) -> None:
+    story.put("stays", "1")
+    story.put("goes", "1")
+    story.pad()
+    story.until(lambda: story.is_whole(*NODES))
+    story.leave()
+    story.put("goes", None)
+    for _ in range(8):
+        story.pad()
+        story.world.run(seconds=2)
+    for node in (story.first, story.other):
+        assert not story.has_tombstone(node, b"goes"), "it was purged"
+
+
+def test_a_replica_that_missed_a_tombstone_begins_anew(story):
+    delete_while_one_is_away(story)
+
+    story.come_back()
+    story.until(lambda: story.is_whole(*NODES))
+
+    assert all(b"stays" in story.keys(node) for node in NODES)
+    assert not any(b"goes" in story.keys(node) for node in NODES)
+
+
+def test_another_leader_knows_what_was_purged(story):
+    delete_while_one_is_away(story)
+    story.come_back()
+    story.world.crash(story.first)
+    story.until(lambda: story.is_whole(story.other, story.away))
+
+    assert story.leader() == story.other
+
+    assert b"goes" not in story.keys(story.away)
+    assert b"stays" in story.keys(story.away)
+
+
+def test_a_replica_that_began_anew_passes_on_what_it_lacks(story):
+    """It purged nothing itself, and leads next."""
+    delete_while_one_is_away(story)
+    story.come_back()
+    story.until(lambda: story.is_whole(*NODES))
+
+    floors = [story.replica(node).purges.floor for node in NODES]
+
+    assert min(floors) > 1, "the tombstone was at offset 22"
+    story.world.crash(story.away)
+    story.world.restart(story.away)
+    story.until(lambda: story.is_whole(*NODES))
+    assert story.replica(story.away).purges.floor >= floors[story.away - 1]
+
+
+def test_a_replica_that_misses_nothing_goes_on_where_it_was(story):
+    story.put("stays", "1")
+    story.pad()
+    story.until(lambda: story.is_whole(*NODES))
+    story.leave()
+    for _ in range(3):
+        story.pad()
+        story.world.run(seconds=1)
+
+    story.come_back()
+    story.until(lambda: story.is_whole(*NODES))
+
+    assert story.replica(story.away).purges.floor == 0
+    assert not story.replica(story.away).log.is_anew
