@@ -133,7 +133,19 @@ class Segment:
             return 0  # the file is lost: walk the segment
         at = bisect_right(with_index, relative, key=lambda e: OFFSET_ENTRY.unpack(e)[0]) - 1
         position: int = OFFSET_ENTRY.unpack(with_index[at])[1] if at >= 0 else 0
-        return position if position < self.size else 0
+        return position if self._begins_by(disk, position, offset) else 0
+
+    def _begins_by(self, disk: Disk, position: int, offset: Offset) -> bool:
+        """Whether a batch lies at `position` that begins at or before `offset`.
+
+        No checksum covers an index. Were rot in it believed, a log with gaps would seem to have
+        another one, and a reader would be led past records.
+        """
+        found = self.open(disk).read(position, HEADER_BYTES) if position < self.size else b""
+        if len(found) < HEADER_BYTES or not batch_size_at(found, 0, len(found)):
+            return False
+        header = read_header(found)
+        return header.magic == MAGIC and self.base <= header.base_offset <= offset
 
     def offset_before(self, disk: Disk, timestamp_ms: int) -> Offset:
         """An offset at or before the first record with `timestamp_ms` or later."""
@@ -143,15 +155,32 @@ class Segment:
         if with_index is None:
             return self.base
         at = bisect_left(with_index, timestamp_ms, key=lambda e: TIME_ENTRY.unpack(e)[0]) - 1
-        return self.base + (int(TIME_ENTRY.unpack(with_index[at])[1]) if at >= 0 else 0)
+        found = self._time_at(disk, with_index, at)
+        return self.base if found is None else found[1]
+
+    def _time_at(self, disk: Disk, with_index: "_IndexFile", at: int) -> tuple[int, Offset] | None:
+        """Time and offset of an entry of the time index, if a batch bears them out."""
+        if at < 0:
+            return None
+        timestamp_ms, relative = TIME_ENTRY.unpack(with_index[at])
+        offset = self.base + relative
+        try:
+            position = self.position_before(disk, offset)
+            found = find_batch(self.open(disk), position, self.size, offset)
+        except FileNotFoundError:
+            return None  # the whole segment was deleted meanwhile
+        if found is None:
+            return None
+        header = found[1]
+        is_true = (header.last_offset, header.max_timestamp) == (offset, timestamp_ms)
+        return (timestamp_ms, offset) if is_true else None
 
     def load_max_timestamp(self, disk: Disk) -> None:
         """Read the greatest time of a sealed segment from the end of its time index."""
         with_index = _IndexFile.open(disk, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY.size)
-        if with_index is not None and len(with_index):
-            timestamp_ms, relative = TIME_ENTRY.unpack(with_index[len(with_index) - 1])
-            self.max_timestamp_ms = timestamp_ms
-            self.max_timestamp_offset = self.base + relative
+        found = with_index and self._time_at(disk, with_index, len(with_index) - 1)
+        if found:
+            self.max_timestamp_ms, self.max_timestamp_offset = found
 
 
 class _IndexFile:
