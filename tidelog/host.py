@@ -23,7 +23,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -76,7 +76,11 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def datasync(self) -> None:
-        """Return when the file's bytes and its size are durable."""
+        """Return when the file's bytes and its size are durable.
+
+        A failed sync of any kind is EIO, never ENOSPC: the kernel may have dropped what it should
+        have written, so nobody may take it for a full disk and try again.
+        """
         ...
 
     def close(self) -> None: ...
@@ -378,6 +382,17 @@ class _Closer:
 _closer = _Closer()
 
 
+@contextlib.contextmanager
+def _sync_failures() -> Iterator[None]:
+    """Tell a sync for which there was no room as a failed one: its pages may be lost."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(errno.EIO, f"a sync failed: {error.strerror}", error.filename) from error
+        raise
+
+
 class SystemFile:
     """A file descriptor that closes with its last reference.
 
@@ -442,12 +457,15 @@ class SystemFile:
         os.ftruncate(self._fd, size)
 
     def datasync(self) -> None:
-        os.fdatasync(self._fd)
+        with _sync_failures():
+            os.fdatasync(self._fd)
 
     def sync_file_system(self, path: Path) -> None:
-        if _libc.syncfs(self._fd) != 0:  # since Linux 5.8 it reports failed write-back
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+        with _sync_failures():
+            while _libc.syncfs(self._fd) != 0:  # since Linux 5.8 it reports failed write-back
+                code = ctypes.get_errno()
+                if code != errno.EINTR:  # Python itself repeats only its own calls after a signal
+                    raise OSError(code, os.strerror(code), str(path))
 
     def lock(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -505,7 +523,8 @@ class SystemDisk:
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            with _sync_failures():
+                os.fsync(fd)
         finally:
             os.close(fd)
 

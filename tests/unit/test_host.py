@@ -1,4 +1,6 @@
 import asyncio
+import ctypes
+import errno
 import gc
 import os
 import queue
@@ -7,6 +9,7 @@ from collections import defaultdict
 
 import pytest
 
+from tidelog import host
 from tidelog.host import Lane, Path, SystemDisk, ThreadOffload, _closer, unbroken
 
 
@@ -149,3 +152,35 @@ def test_idle_work_is_done_in_a_thread_of_its_own_in_order():
             offload.close()
 
     assert asyncio.run(work()) == ["idle-0"] * 3
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_sync_without_room_is_told_as_a_failed_sync(tmp_path, monkeypatch, code):
+    def fail(fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    disk = SystemDisk()
+    file = disk.open(Path(tmp_path) / "file", create=True)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+
+    for sync in (file.datasync, lambda: disk.sync_directory(Path(tmp_path))):
+        with pytest.raises(OSError) as caught:
+            sync()
+        assert caught.value.errno == errno.EIO
+        assert os.strerror(code) in str(caught.value)
+
+
+def test_a_signal_during_a_sync_of_everything_repeats_it(tmp_path, monkeypatch):
+    answers = [errno.EINTR, errno.EINTR, 0]
+
+    class Library:
+        def syncfs(self, fd: int) -> int:
+            ctypes.set_errno(answers.pop(0))
+            return -1 if answers else 0
+
+    monkeypatch.setattr(host, "_libc", Library())
+
+    SystemDisk().sync_everything(Path(tmp_path))
+
+    assert answers == []

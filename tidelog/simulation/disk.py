@@ -18,7 +18,9 @@ Rule 3: every choice comes from the generator given, and nothing iterates a set:
 | fail_syncs           | the error; the dirty pages count as clean and are *not* durable, so the   |
 |                      | next sync "succeeds" and the crash after it loses them                    |
 | fail_reads           | the error; pages in memory (`read_cached`) still read well                |
+| fail_looks           | the error, of opening what is there, of sizes and of lists                |
 | capacity_bytes       | what fits is written, then ENOSPC; may be changed at any time             |
+| names_need_room      | ENOSPC, too, for new and changed names while not a byte is free           |
 | flip_bit             | rot, in memory and on the device                                          |
 | misdirect_next_write | the bytes land on other sectors of the file; zeros where they should be   |
 | cache_miss           | the chance that `read_cached` finds nothing in memory                     |
@@ -26,7 +28,8 @@ Rule 3: every choice comes from the generator given, and nothing iterates a set:
 | die                  | every operation raises `SimulatedCrash` until `crash` or `kill`           |
 
 Simplified: a file uses as many bytes as it is long, holes too, and frees them when its name goes,
-even while it is open; names cost nothing.
+even while it is open; names cost nothing, though a full disk may refuse them. A sync never says
+ENOSPC, by the protocol (`host.File.datasync`).
 """
 
 import errno
@@ -100,7 +103,9 @@ class SimulatedFile:
         self._unlocks = False
 
     def size(self) -> int:
-        return len(self._alive().cached)
+        size = len(self._alive().cached)
+        self._disk._fail("look", self._path)
+        return size
 
     def read(self, position: int, size: int) -> bytes:
         inode = self._alive(position)
@@ -183,6 +188,7 @@ class SimulatedDisk:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.cache_miss = cache_miss
+        self.names_need_room = False
         self.on_operation = on_operation
         self.on_crash: Callable[[], None] | None = None  # told when `crash_after` comes true
         self.counts: Counter[str] = Counter()
@@ -221,10 +227,12 @@ class SimulatedDisk:
             if not create:
                 raise _error(errno.ENOENT, path)
             self._start("create", path)
+            self._take_name(path)
             node = Inode()
             self._change([(directory, path.name, node)])
         else:
             self._start("open", path)
+            self._fail("look", path)
         return SimulatedFile(self, node, path)
 
     def exists(self, path: Path) -> bool:
@@ -234,6 +242,7 @@ class SimulatedDisk:
             return False
 
     def list(self, path: Path) -> list[str]:
+        self._fail("look", path)
         try:
             return sorted(self._directory(path).names)
         except FileNotFoundError:
@@ -249,6 +258,7 @@ class SimulatedDisk:
         if node is None:
             self.make_directory(path.parent)
             self._start("make_directory", path)
+            self._take_name(path)
             self._change([(self._directory(path.parent), path.name, _Directory())])
 
     def rename(self, source: Path, target: Path) -> None:
@@ -273,6 +283,7 @@ class SimulatedDisk:
         if isinstance(replaced, _Directory) and replaced.names:
             raise _error(errno.ENOTEMPTY, target)
         self._start("rename", source)
+        self._take_name(target)
         self._change(
             [(source_directory, source.name, None), (target_directory, target.name, node)],
             # else the file could lose its old name and get one that nobody can reach
@@ -376,6 +387,10 @@ class SimulatedDisk:
     def fail_reads(self, code: int = errno.EIO, *, times: int | None = None) -> None:
         self._failures["read"] = _repeat(code, times)
 
+    def fail_looks(self, code: int = errno.EIO, *, times: int | None = None) -> None:
+        """Fail to open what is there, to tell a file's size, or to list a directory."""
+        self._failures["look"] = _repeat(code, times)
+
     def misdirect_next_write(self) -> None:
         """Let the next write land on other sectors of its file, or nowhere if it has no others."""
         self._misdirect = True
@@ -384,6 +399,7 @@ class SimulatedDisk:
         """Take back the failures planted. What they have done to the bytes stays."""
         self._failures.clear()
         self._misdirect = False
+        self.names_need_room = False
 
     def flip_bit(self, path: Path, position: int, bit: int) -> None:
         """Rot one bit of a file, in memory and, if it got there, on the device."""
@@ -417,6 +433,10 @@ class SimulatedDisk:
         code = next(self._failures.get(operation, iter(())), None)
         if code is not None:
             raise _error(code, path)
+
+    def _take_name(self, path: Path) -> None:
+        if self.names_need_room and self._free_bytes() == 0:
+            raise _error(errno.ENOSPC, path)
 
     def _write(self, inode: Inode, path: Path, position: int, data: Bytes) -> None:
         was_crashing = self._crashing

@@ -20,10 +20,13 @@ from typing import Final, TypeAlias
 from tidelog.simulation import links
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.full_disks import (
+    draw_failed_looks,
     draw_full_disks,
     draw_one_full_disk,
+    fail_looks,
     fill_disks,
     fill_one_disk,
+    refuse_names,
 )
 from tidelog.simulation.moves import draw_move, move
 from tidelog.simulation.operators import draw_orders, order
@@ -116,10 +119,14 @@ SITUATIONS: Final = (
         name="part", stories=STORIES[1:], chance=0.2, situate=links.part,
         kinds={"part": World.part},
     ),
+    Situation(
+        name="failed looks", stories=STORIES, chance=0.1, situate=draw_failed_looks,
+        kinds={"fail_looks": fail_looks},
+    ),
     # After those that draw moments until the chaos ends: it may end later.
     Situation(
         name="full disks", stories=STORIES, chance=0.07, situate=draw_full_disks,
-        kinds={"fill_disks": fill_disks},
+        kinds={"fill_disks": fill_disks, "refuse_names": refuse_names},
     ),
     # The last: it has no other fault beside it, and judges what a cluster does meanwhile.
     Situation(

@@ -892,3 +892,36 @@ def test_no_crash_leaves_a_file_under_two_names():
             disk.open(Path(path)).write(0, [path.encode()])  # seen under another name, too?
         contents = tree(disk, DATA)
         assert all(content in (None, path.encode()) for path, content in contents.items())
+
+
+def test_a_full_disk_may_refuse_names_too():
+    disk = new_disk(capacity_bytes=10)
+    file = disk.open(Path("/there"), create=True)
+    file.write(0, [b"0123456789"])
+    disk.names_need_room = True
+
+    for refused in (
+        lambda: disk.open(Path("/new"), create=True),
+        lambda: disk.make_directory(Path("/directory")),
+        lambda: disk.rename(Path("/there"), Path("/elsewhere")),
+    ):
+        with pytest.raises(OSError) as caught:
+            refused()
+        assert caught.value.errno == errno.ENOSPC
+    assert disk.list(Path("/")) == ["data", "there"]
+
+    disk.remove(Path("/there"))
+    disk.open(Path("/new"), create=True)
+
+
+def test_looks_fail_before_a_byte_is_read():
+    disk = new_disk()
+    file = disk.open(Path("/there"), create=True)
+    disk.fail_looks(times=3)
+
+    for look in (lambda: disk.open(Path("/there")), file.size, lambda: disk.list(Path("/"))):
+        with pytest.raises(OSError) as caught:
+            look()
+        assert caught.value.errno == errno.EIO
+
+    assert file.size() == 0
