@@ -98,6 +98,8 @@ def _both_ways(pairs: Iterable[tuple[int, int]]) -> Ways:
 
 def cover(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     """One node is paused or one link is cut, and nothing else; so writes must go on."""
+    if plan.voters == 1:
+        return plan  # no design covers the loss of the only voter
     allowed_seconds = seconds_to_get_over(plan)
     arguments = {
         "seconds": allowed_seconds + _BEYOND_SECONDS,

@@ -25,3 +25,13 @@ def real_node(host: Host, number: int, **settings: Any) -> Node:
 
 def bootstrap(number: int) -> str:
     return f"node-{number}:{KAFKA_PORT}"
+
+
+def peer_of(number: int) -> str:
+    """Where other nodes reach it."""
+    return f"node-{number}:9192"
+
+
+def rack_of(number: int) -> str:
+    """Where it stands, in the situations with racks."""
+    return f"rack-{number}"

@@ -57,6 +57,10 @@ class Plan:
     kv_pace: KvPace = field(default_factory=KvPace)
     queue_pace: QueuePace = field(default_factory=QueuePace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
+    voters: int | None = None
+    """How many of the nodes keep the metadata, the first ones; None if all do."""
+    has_racks: bool = False
+    """Whether every node stands in a rack of its own."""
     situations: tuple[str, ...] = ()
     """The names of those that it has."""
 

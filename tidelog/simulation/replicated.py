@@ -24,14 +24,15 @@ from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.kafka import KafkaClient
+from tidelog.client.wire import Connection
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.errors import CorruptMessage, TidelogError
-from tidelog.model import NO_NODE, NO_OFFSET, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.model import NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
 from tidelog.simulation import history
 from tidelog.simulation.history import History
 from tidelog.simulation.machine import Machine
-from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.nodes import bootstrap, rack_of
 from tidelog.simulation.quorum import LIVENESS, QuorumWatch
 from tidelog.simulation.replica_watch import SHOWN, ReplicaWatch, read_all
 from tidelog.simulation.workload import Pace, init_producer_id
@@ -60,6 +61,8 @@ class Polled(NamedTuple):
     """The last stable offset."""
     aborted: Sequence[tuple[ProducerId, Offset]] = ()
     """Producer and first offset of transactions that a committed read must not show."""
+    nearer: NodeId = NO_NODE
+    """Who stands in the reader's rack, and should be asked instead."""
 
 
 class EpochClient(KafkaClient):
@@ -81,38 +84,51 @@ class EpochClient(KafkaClient):
             known = await self.topic(place.topic)
             epoch = known.partitions[place.partition].epoch
             on_epoch(epoch)
-            response = await connection.call(
-                Api.FETCH, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
-                replica_id=NO_NODE, max_wait=100, min_bytes=1, max_bytes=bytes_max,
-                isolation_level=int(committed_only), session_id=0, session_epoch=-1,
-                forgotten_topics_data=[],
-                topics=[
-                    {
-                        "topic": place.topic,
-                        "partitions": [
-                            {
-                                "partition": place.partition, "current_leader_epoch": epoch,
-                                "fetch_offset": offset, "partition_max_bytes": bytes_max,
-                            }
-                        ],
-                    }
-                ],
-            )  # fmt: skip
-            check(getattr(response, "error_code", 0), f"fetch from {place}")
-            (answer,) = response.responses[0].partitions
-            check(answer.error_code, str(place))
-            batches = [
-                bytes(batch)
-                for header, batch in iterate_batches(answer.records or b"")
-                if header.next_offset > offset
-            ]
-            aborted = [
-                (one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()
-            ]
-            stable = answer.last_stable_offset
-            return Polled(epoch, answer.high_watermark, batches, stable, aborted)
+            return await self._ask(connection, place, epoch, offset, bytes_max, committed_only)
 
         return await self.retry(attempt)
+
+    async def _ask(
+        self,
+        connection: Connection,
+        place: TopicPartition,
+        epoch: Epoch,
+        offset: Offset,
+        bytes_max: int,
+        committed_only: bool,
+        rack: str = "",
+    ) -> Polled:
+        """What one broker answers."""
+        response = await connection.call(
+            Api.FETCH, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
+            replica_id=NO_NODE, max_wait=100, min_bytes=1, max_bytes=bytes_max,
+            isolation_level=int(committed_only), session_id=0, session_epoch=-1,
+            forgotten_topics_data=[], rack_id=rack,
+            topics=[
+                {
+                    "topic": place.topic,
+                    "partitions": [
+                        {
+                            "partition": place.partition, "current_leader_epoch": epoch,
+                            "fetch_offset": offset, "partition_max_bytes": bytes_max,
+                        }
+                    ],
+                }
+            ],
+        )  # fmt: skip
+        check(getattr(response, "error_code", 0), f"fetch from {place}")
+        (answer,) = response.responses[0].partitions
+        check(answer.error_code, str(place))
+        batches = [
+            bytes(batch)
+            for header, batch in iterate_batches(answer.records or b"")
+            if header.next_offset > offset
+        ]
+        aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        return Polled(
+            epoch, answer.high_watermark, batches, answer.last_stable_offset, aborted,
+            answer.preferred_read_replica,
+        )  # fmt: skip
 
 
 class OneTryClient(EpochClient):
@@ -120,6 +136,38 @@ class OneTryClient(EpochClient):
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
+
+
+class RackClient(EpochClient):
+    """Reads from the follower in its rack, as far as there is one that has what it wants.
+
+    What a follower says of the watermark may be old news, and is passed over.
+    """
+
+    rack = ""
+
+    async def read(
+        self,
+        place: TopicPartition,
+        offset: Offset,
+        *,
+        bytes_max: int = _POLL_BYTES_MAX,
+        committed_only: bool = False,
+        on_epoch: Callable[[Epoch], object] = lambda epoch: None,
+    ) -> Polled:
+        async def attempt() -> Polled:
+            leader = await self.leader(place.topic, place.partition)
+            known = await self.topic(place.topic)
+            epoch = known.partitions[place.partition].epoch
+            on_epoch(epoch)
+            wanted = (place, epoch, offset, bytes_max, committed_only, self.rack)
+            polled = await self._ask(leader, *wanted)
+            if polled.nearer == NO_NODE:
+                return polled
+            follower = await self.broker(polled.nearer)
+            return (await self._ask(follower, *wanted))._replace(watermark=NO_OFFSET)
+
+        return await self.retry(attempt)
 
 
 class ReplicatedLoad:
@@ -286,7 +334,7 @@ class ReplicatedLoad:
         """Reads a partition from its beginning, for a while, and then another."""
         process = f"consumer-{number}"
         generator = self.world.fork(process)
-        client = self._client(host, generator)
+        client = self._reader(number, host, generator)
         while True:
             place = generator.choice(self.places)
             self._assign(process, [place])
@@ -297,6 +345,14 @@ class ReplicatedLoad:
                 if is_end and generator.random() < 0.2:
                     break
             self._assign(process, [])
+
+    def _reader(self, number: int, host: Client, generator: random.Random) -> EpochClient:
+        if number >= self.pace.rack_readers:
+            return self._client(host, generator)
+        client = self._client(host, generator, RackClient)
+        assert isinstance(client, RackClient)
+        client.rack = rack_of(generator.choice(list(self.world.machines)))
+        return client
 
     def _assign(self, process: str, places: Iterable[TopicPartition]) -> None:
         self.history.begin_assign(process, map(str, places)).ok()

@@ -6,7 +6,7 @@ or by faults and operators' verbs of its own kinds.
 Rule 1: each situation is drawn by a generator of its own, named after it. So a new row leaves the
         plans of all seeds as they are, but for what it adds.
 Rule 2: a seed has a situation with the row's chance. If the kinds of faults are limited
-        (`--faults`), a situation that has kinds is on exactly if one of them is named.
+        (`--faults`), a situation is on exactly if one of its kinds is named, or it is itself.
 Rule 3: a situation that is `alone` is the only thing that happens to its seed: it drops all other
         faults, and no other situation is drawn.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.simulation import links
+from tidelog.simulation import layout, links, who_leads
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.full_disks import (
     draw_failed_looks,
@@ -73,6 +73,8 @@ def _moves(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     return with_faults(plan, [Fault(at, "move", draw()) for at in times])
 
 
+_WITH_COPIES: Final = WITH_REPLICAS | {"groups", "queues"}
+
 _SMALL: Final = {
     "offsets_topic_num_partitions": 2,
     "transaction_state_log_num_partitions": 2,
@@ -92,6 +94,22 @@ SITUATIONS: Final = (
     Situation(
         name="one full disk", stories=CLUSTERS, chance=0.04, situate=draw_one_full_disk,
         kinds={"fill_one_disk": fill_one_disk}, alone=True,
+    ),
+    # Before those that draw nodes: it changes how many there are.
+    Situation(
+        name="observers", stories=_WITH_COPIES, chance=0.25, situate=layout.observers
+    ),
+    Situation(name="racks", stories=("replicated",), chance=0.3, situate=layout.racks),
+    Situation(
+        name="lead", stories=WITH_REPLICAS, chance=0.3, situate=who_leads.lead,
+        kinds={"promote": who_leads.promote, "elect_preferred": who_leads.elect_preferred},
+    ),
+    Situation(
+        name="fail_over_by_hand", stories=WITH_REPLICAS, chance=0.15,
+        situate=who_leads.fail_over_by_hand,
+        kinds={
+            "promote": who_leads.promote, "manual_failover": who_leads.manual_failover,
+        },
     ),
     Situation(
         name="operators", stories=CLUSTERS, chance=0.25, situate=_operators,
@@ -147,10 +165,10 @@ def situate(plan: Plan, enabled: Collection[str], kinds: Collection[str] | None)
         if plan.story not in situation.stories:
             continue
         choose = random.Random(f"{plan.seed} {situation.name}")
-        if kinds is None or not situation.kinds:
+        if kinds is None:
             is_on = choose.random() < situation.chance
         else:
-            is_on = not situation.kinds.keys().isdisjoint(kinds)
+            is_on = not {situation.name, *situation.kinds}.isdisjoint(kinds)
         if is_on:
             plan = situation.situate(plan, choose, enabled)
             plan = replace(plan, situations=(*plan.situations, situation.name))

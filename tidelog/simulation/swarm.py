@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from tidelog.config import TopicConfig
+from tidelog.simulation import layout
 from tidelog.simulation.coverage import Coverage, Met
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.faults import DAMAGING, KINDS, Draw
 from tidelog.simulation.groups import GroupLoad
 from tidelog.simulation.keyvalue import KvLoad
-from tidelog.simulation.nodes import real_node
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.queues import QueueLoad
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
@@ -155,7 +155,7 @@ def play(
     violation: Violation | None = None
     with World(
         plan.seed, nodes=plan.nodes, keep_trace=keep_trace, restart_after_seconds=1.0,
-        node_factory=node_factory or partial(real_node, **plan.node, **_quorum(plan)),
+        node_factory=node_factory or layout.node_factory(plan),
         disk_factory=partial(disk_factory, **plan.disk), replay=replay, **plan.network,
     ) as world, Coverage(world, plan) as coverage:  # fmt: skip
         for machine in world.machines.values():
@@ -215,9 +215,3 @@ def _load(
             return QueueLoad(world, plan.queue_pace)
         case _:
             return Workload(world, plan.pace)
-
-
-def _quorum(plan: Plan) -> dict[str, Any]:
-    if plan.story == "alone":
-        return {}
-    return {"quorum": ",".join(f"{n}@node-{n}:9192" for n in range(1, plan.nodes + 1))}

@@ -57,6 +57,8 @@ class Pace:
     lone_producers: int = 0
     """Those that want acks=1 and send everything once; where nodes form a cluster."""
     consumers: int = 2
+    rack_readers: int = 0
+    """Those of the consumers that read from the replica in their rack."""
     think_seconds: float = 0.02
     batch_records_max: int = 5
     value_bytes_max: int = 200
