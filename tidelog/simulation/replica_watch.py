@@ -5,7 +5,8 @@
 | one leader in a partition's epoch| no two processes ever lead a partition in one epoch           |
 | one writer in a partition's epoch| no two processes ever append in one epoch                     |
 | epochs never fall                | leader, partition and broker epochs, in any log and any life  |
-| the log's start never falls      | within a life of a node                                       |
+| the log's start never falls      | of any replica, over the lives of its node, nor of leaders    |
+| deleted is not shown again       | once a client was told so                                     |
 | start <= watermark <= end        | on every replica of every node                                |
 | the watermark never falls        | on any replica, within a life of its node                     |
 | no client is shown less          | who tells a watermark tells one as high as earlier leaders'   |
@@ -68,6 +69,7 @@ ONE_LEADER: Final = PARTITION_LEADER
 ONE_WRITER: Final = "one writer in a partition's epoch"
 EPOCHS: Final = "epochs never fall"
 STARTS: Final = "the log's start never falls"
+DELETED: Final = "deleted is not shown again"
 BOUNDS: Final = "start <= watermark <= end"
 WATERMARK: Final = "the watermark never falls"
 SHOWN: Final = "no client is shown less"
@@ -183,6 +185,8 @@ class ReplicaWatch:
         self._leaders: dict[tuple[Key, Epoch], tuple[int, int]] = {}
         self._writers: dict[tuple[Key, Epoch], tuple[int, int]] = {}
         self._committed: dict[Key, _Committed] = {}
+        self._starts: dict[Key, tuple[Epoch, Offset]] = {}
+        """Where the newest leader has shown that its log begins, and its epoch."""
         self._applied: Offset = -1
         self._fenced: frozenset[NodeId] = frozenset()
         self._registered: dict[NodeId, int] = {}
@@ -273,11 +277,27 @@ class ReplicaWatch:
         if log.start < view.start:
             self._find(STARTS, f"{view}: from {view.start} to {log.start}")
         view.start = log.start
+        if (leader := partition.leader) is not None and leader.knows_watermark:
+            self._look_at_shown_start(view, log.start)
         role = partition.leader or partition.follower
         if role is not None:
             if role.epoch < view.epoch:
                 self._find(EPOCHS, f"{view}: from {view.epoch} to {role.epoch}")
             view.epoch = role.epoch
+
+    def _look_at_shown_start(self, view: _View, start: Offset) -> None:
+        """Clients are shown by a leader that the log begins there. One that is deposed may lag."""
+        assert view.partition.leader is not None
+        epoch, newest = view.partition.leader.epoch, self._newest.get(view.key)
+        shown_in, shown = self._starts.get(view.key, (epoch, 0))
+        if epoch < shown_in or (newest is not None and epoch < newest.epoch):
+            return
+        if start < shown:
+            self._find(STARTS, f"{view}: {start} is shown, {shown} was shown before")
+        deleted = self._world.deleted_before.get(view.partition.name, 0)
+        if start < deleted:
+            self._find(DELETED, f"{view}: {start} is shown, all before {deleted} was deleted")
+        self._starts[view.key] = (epoch, start)
 
     # Processes that come and go.
 
@@ -314,6 +334,7 @@ class ReplicaWatch:
                 if not machine.node.broker.replicas.holds(view.partition):
                     continue  # it was closed, and its files are gone
                 copy = _copy(view.partition.log)
+                copy.start = view.partition.noted_start
                 copy.is_changing = view.cuts.is_half_done
                 if not machine.has_power:
                     copy.written_end = copy.synced_end
@@ -328,6 +349,8 @@ class ReplicaWatch:
         view = _View(machine, (partition.topic_id, partition.name.partition), partition)
         left = self._left.pop((machine.number, view.key), None)
         if left is not None and not left.is_changing and not machine.is_damaged:
+            if partition.log.start < left.start:
+                self._find(STARTS, f"{view}: from {left.start} to {partition.log.start}")
             end = left.firm_end(partition.config.durability)
             if partition.log.end < end:
                 self._find(DURABLE, f"{view} ends at {partition.log.end}, {end} was synced")
@@ -595,6 +618,8 @@ def _agree(
 ) -> bool:
     """Whether two histories name the same epochs for what both logs hold below `end`."""
     start = max(my_start, other_start)
+    if start >= end:
+        return True  # all of it is deleted
     return _between(mine, start, end) == _between(others, start, end)
 
 

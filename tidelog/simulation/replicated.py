@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
-from tidelog.client.kafka import KafkaClient
+from tidelog.client.kafka import EARLIEST, KafkaClient
 from tidelog.client.wire import Connection
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.errors import CorruptMessage, TidelogError
@@ -375,10 +375,23 @@ class ReplicatedLoad:
             floor = max((shown[e] for e in shown if e <= epoch), default=NO_OFFSET)
 
         polling = self.history.begin_poll(process)
-        polled = await self._insist(
-            process, generator,
-            lambda: client.read(place, offset, bytes_max=bytes_max, on_epoch=on_epoch),
-        )  # fmt: skip
+
+        async def read() -> Polled | None:
+            """None if the log begins later than that by now."""
+            try:
+                return await client.read(place, offset, bytes_max=bytes_max, on_epoch=on_epoch)
+            except Refused as error:
+                if error.code != ErrorCode.offset_out_of_range:
+                    raise
+                return None
+
+        polled = await self._insist(process, generator, read)
+        if polled is None:
+            polling.ok([])
+            started = await self._insist(process, generator, lambda: _earliest(client, place))
+            if started <= offset:
+                await asyncio.sleep(_PAUSE_SECONDS)  # another leads, who knows more
+            return max(offset, started), False
         watermark = polled.watermark
         if watermark != NO_OFFSET:
             if watermark < floor:
@@ -518,12 +531,14 @@ class ReplicatedLoad:
     def _check_history(self, readers: list[str], sound: list[Machine]) -> None:
         copies: dict[str, dict[int, list[tuple[Offset, bytes]]]] = {}
         watermarks: dict[str, Offset] = {}
+        starts: dict[str, Offset] = {}
         for place in self._known_places(sound[0].node.broker.image):
             name = str(place.name)
             for machine in sound:
                 found = machine.node.broker.replicas.get(place.topic.id, place.number)
                 if found is None:
                     continue
+                starts[name] = max(found.log.start, starts.get(name, 0))
                 watermarks[name] = min(found.high_watermark, watermarks.get(name, history.NEVER))
                 copies.setdefault(name, {})[machine.number] = [
                     (header.base_offset, bytes(batch))
@@ -531,11 +546,17 @@ class ReplicatedLoad:
                     for header, batch in iterate_batches(data)
                 ]
         anomalies = history.check(
-            self.history, final_reads=readers, replicas=copies, watermarks=watermarks
-        )
+            self.history, final_reads=readers, replicas=copies, watermarks=watermarks,
+            log_starts=starts,
+        )  # fmt: skip
         if anomalies:
             more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
             self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+
+
+async def _earliest(client: KafkaClient, place: TopicPartition) -> Offset:
+    found = await client.list_offsets(place.topic, {place.partition: EARLIEST})
+    return found[place.partition].offset
 
 
 def _not_read(readers: list[str], reading: "list[asyncio.Task[None]]") -> str | None:

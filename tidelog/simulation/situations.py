@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tidelog.simulation import layout, links, who_leads
+from tidelog.simulation.deletions import alter_retention, delete_records, situate_deletions
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.full_disks import (
     draw_failed_looks,
@@ -124,6 +125,10 @@ SITUATIONS: Final = (
     ),
     Situation(
         name="rot", stories=ROT_STORIES, chance=0.3, situate=rotting, kinds={ROT: rot_sealed}
+    ),
+    Situation(
+        name="deletions", stories=("replicated",), chance=0.4, situate=situate_deletions,
+        kinds={"delete_records": delete_records, "alter_retention": alter_retention},
     ),
     Situation(
         name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,

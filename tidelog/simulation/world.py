@@ -40,6 +40,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from tidelog.errors import TidelogError
 from tidelog.host import Host
+from tidelog.model import Offset, TopicPartition
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.loop import MachineClock, Process, VirtualLoop
 from tidelog.simulation.machine import ROOT, Machine, SimulatedNode
@@ -136,6 +137,8 @@ class World:
         self._calm_spike_chance = self.network.spike_chance
         self._spikes = 0
         self.faults: Counter[str] = Counter()
+        self.deleted_before: dict[TopicPartition, Offset] = {}
+        """What clients were told of deleted records: logs begin there, or later."""
         self.clients: dict[str, Client] = {}
         self.on_end: list[Callable[[Machine], None]] = []
         """Called when a process is about to be gone, in whatever way, while it can be looked at."""
