@@ -14,6 +14,7 @@ from tidelog.faces.http.cluster import brokers_of
 from tidelog.faces.http.replication import metrics_text
 from tidelog.host import Path
 from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.swarm import make_plan, play
 
 NODES = (1, 2, 3)
 SMALL_SEGMENTS = TopicConfig(segment_bytes=20_000)
@@ -226,3 +227,12 @@ def test_a_controller_without_room_survives_what_others_propose():
         assert there.image.node_configs[other] == {"log.retention.ms": "4"}
         assert story.world.is_up(full)
         assert story.world.machines[full].lives == 1
+
+
+@pytest.mark.slow
+def test_a_metadata_log_that_is_cut_before_it_is_opened_again_leaves_no_gap():
+    kinds = ["fail_looks", "crash", "lose_power", "fill_disks"]
+
+    outcome = play(make_plan(9460005, kinds=kinds, story="cluster"))
+
+    assert outcome.violation is None

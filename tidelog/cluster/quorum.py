@@ -320,7 +320,10 @@ class Quorum:
                 self._reply(effect)
             case Append():
                 self._wanted = None
-                self._append_fetched(effect.data)
+                # A full disk keeps a part of the log from its files, and a cut then finds less than
+                # the machine believes in. Until `_begin_again` tells it, nothing is appended.
+                if self.log.end == self.raft.log.end:
+                    self._append_fetched(effect.data)
             case GetSnapshot():
                 self._wanted = effect
                 self.spawn(self._get_snapshot(effect))
