@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tidelog.client.admin import AdminClient
 from tidelog.client.cluster import Refused
-from tidelog.cluster import member
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import NodeConfigChanged, ProducerIdsGranted
 from tidelog.errors import BrokerError
@@ -29,8 +29,8 @@ def quorum_text(nodes: int) -> str:
     return ",".join(f"{n}@node-{n}:9192" for n in range(1, nodes + 1))
 
 
-def make_world(seed: int = 7, nodes: int = 3) -> World:
-    factory = partial(real_node, quorum=quorum_text(nodes))
+def make_world(seed: int = 7, nodes: int = 3, **settings: Any) -> World:
+    factory = partial(real_node, quorum=quorum_text(nodes), **settings)
     world = World(seed, nodes=nodes, node_factory=factory)
     QuorumWatch(world)
     return world
@@ -258,9 +258,8 @@ def test_clocks_an_hour_apart_change_nothing(world):
     assert controller(world) == before, "no lease and no election looks at the wall clock"
 
 
-def test_a_node_far_behind_is_sent_a_snapshot(monkeypatch):
-    monkeypatch.setattr(member, "SNAPSHOT_RECORDS", 20)
-    with make_world() as world:
+def test_a_node_far_behind_is_sent_a_snapshot():
+    with make_world(metadata_snapshot_records=20) as world:
         world.start()
         leader = controller(world)
         assert leader is not None

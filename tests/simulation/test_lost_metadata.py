@@ -107,9 +107,8 @@ def test_a_rotten_voter_fetches_what_it_lacks(world, suffix):
     world.run_until(lambda: is_whole(world, rotten), SECONDS_MAX)
 
 
-def test_a_voter_without_a_sound_snapshot_begins_anew(monkeypatch):
-    monkeypatch.setattr("tidelog.cluster.member.SNAPSHOT_RECORDS", 10)
-    with make_world() as world:
+def test_a_voter_without_a_sound_snapshot_begins_anew():
+    with make_world(metadata_snapshot_records=10) as world:
         world.start()
         rotten = next(node for node in (1, 2, 3) if node != controller(world))
         for number in range(30):

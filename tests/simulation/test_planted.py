@@ -12,8 +12,9 @@ import pytest
 from tidelog.cluster.quorum import Quorum
 from tidelog.faces.node import Node
 from tidelog.host import Clock, Host
+from tidelog.raft.voters import VoterSet
 from tidelog.simulation.nodes import real_node
-from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.quorum import AGREE, LIVENESS, VOTERS, WHOLE, QuorumWatch
 from tidelog.simulation.swarm import make_plan, play
 from tidelog.simulation.world import World
 
@@ -77,3 +78,30 @@ def test_promises_forgotten_over_a_restart_are_found(monkeypatch):
 
     violation = play(plan).violation
     assert violation is not None and violation.name == LIVENESS
+
+
+def _forget_changes_of_voters(self: Quorum, first: VoterSet) -> None:
+    """RELIABILITY 18, planted: the machine is made anew with the voters of the start."""
+    self._decided_voters = first
+    _BUILD(self)
+
+
+_BUILD = Quorum._build
+
+
+def test_voters_forgotten_over_a_full_disk_are_found(monkeypatch):
+    """Five nodes, of which an operator removes voters and adds them again, on disks that fill."""
+    plan = make_plan(
+        3, story="cluster", nodes=5, chaos_seconds=8, kinds=["change_voter", "fill_disk"]
+    )
+    assert play(plan).violation is None
+    first: dict[object, VoterSet] = {}
+
+    def build(self: Quorum) -> None:
+        _forget_changes_of_voters(self, first.setdefault(self, self._decided_voters))
+
+    monkeypatch.setattr(Quorum, "_build", build)
+    monkeypatch.setattr(Quorum, "_check_voters", lambda self: None)
+
+    violation = play(plan).violation
+    assert violation is not None and violation.name in (VOTERS, AGREE, WHOLE)

@@ -233,6 +233,8 @@ class Broker:
         self.member = Member(
             self.host, self._directory, self.identity, self.rounds, self.budget,
             quorum=config.quorum_nodes, timing=timing_of(config), on_fatal=self._on_fatal,
+            snapshot_records=config.metadata_snapshot_records,
+            segment_bytes=config.metadata_log_segment_bytes,
         )  # fmt: skip
         self.metadata = self.member.metadata
         lease_seconds = config.broker_session_timeout_ms / 1000

@@ -116,10 +116,7 @@ class Formation:
     async def _ask_all(self, hub: Hub) -> tuple[list[IAm], list[str], PeerRefused | None]:
         others = [node for node in self._quorum if node != self.me.key.id]
         asked = WhoAreYou(quorum=tuple(self._quorum))
-        answers = await asyncio.gather(
-            *(hub.ask(node, asked, IAm, seconds_max=_ASK_SECONDS_MAX) for node in others),
-            return_exceptions=True,
-        )
+        answers = await asyncio.gather(*(_ask(hub, node, asked) for node in others))
         peers = [answer for answer in answers if isinstance(answer, IAm)]
         problems, refusal = [], None
         for node, answer in zip(others, answers, strict=True):
@@ -127,14 +124,20 @@ class Formation:
                 refusal = answer
             if isinstance(answer, PeerUnreachable | PeerRefused):
                 problems.append(f"start node {node} at {self._quorum[node]} ({answer})")
-            elif isinstance(answer, BaseException):
-                raise answer
             elif not answer.is_formed and sorted(answer.quorum) != sorted(self._quorum):
                 problems.append(
                     f"node {node} was started with --quorum of nodes {sorted(answer.quorum)}, this "
                     f"one of {sorted(self._quorum)}; start both with the same"
                 )
         return peers, problems, refusal
+
+
+async def _ask(hub: Hub, node: NodeId, asked: WhoAreYou) -> IAm | PeerUnreachable | PeerRefused:
+    """The answer, or why there is none: a task that nobody waits for any more must not fail."""
+    try:
+        return await hub.ask(node, asked, IAm, seconds_max=_ASK_SECONDS_MAX)
+    except (PeerUnreachable, PeerRefused) as error:
+        return error
 
 
 def decide(me: IAm, peers: Sequence[IAm], quorum: Sequence[NodeId]) -> Formed | None:

@@ -41,8 +41,6 @@ NOWHERE: Final = Endpoint(host="", port=0)
 """The peer address of a node that is alone."""
 
 _TOPICS_AT_ONCE: Final = 20
-SNAPSHOT_RECORDS: Final = 20_000
-"""So many records after the last snapshot the next one is made."""
 
 
 class Member:
@@ -59,8 +57,14 @@ class Member:
         quorum: Mapping[NodeId, Endpoint],
         timing: Timing,
         on_fatal: Callable[[BaseException], None],
+        snapshot_records: int,
+        segment_bytes: int,
     ) -> None:
-        """`quorum` names who forms a new cluster; nobody, if this node is alone."""
+        """`quorum` names who forms a new cluster; nobody, if this node is alone.
+
+        So many records after the last snapshot the next one is made.
+        """
+        self._snapshot_records = snapshot_records
         self._host = host
         self._directory = directory
         self.identity = identity
@@ -73,10 +77,11 @@ class Member:
         self.log = QuorumLog(
             host, rounds, directory, budget, on_synced=lambda end: self.quorum.on_synced(end),
             on_disk_full=lambda full: self.quorum.on_disk_full(full),
+            segment_bytes=segment_bytes,
             before_mending=None if self._is_alone else self._note_loss,
         )  # fmt: skip
         self._snapshots = Snapshots(host.disk, self.log.path)
-        if not self._is_alone:
+        if quorum:  # others may vote, though this node may be the only one to form the quorum
             self._acknowledgements = Acknowledgements(
                 host, self.log.path, directory.reserve,
                 on_noted=lambda end: self.quorum.post(Synced(end)),
@@ -262,7 +267,7 @@ class Member:
         self._records_since_snapshot += len(records)
         if any(isinstance(record, LeaderChanged | VotersChanged) for record in records):
             self._formation.newest_voters = self.metadata.image.voters
-        if self._records_since_snapshot >= SNAPSHOT_RECORDS and not self._taking_snapshot:
+        if self._records_since_snapshot >= self._snapshot_records and not self._taking_snapshot:
             self._taking_snapshot = True
             self._records_since_snapshot = 0
             self.quorum.spawn(self._take_snapshot())
@@ -281,7 +286,7 @@ class Member:
         try:
             records = encode_snapshot(self.metadata.image)
             if not await self.quorum.keep_snapshot(snapshot, records):
-                self._records_since_snapshot = SNAPSHOT_RECORDS
+                self._records_since_snapshot = self._snapshot_records
         finally:
             self._taking_snapshot = False
 

@@ -135,6 +135,7 @@ class Quorum:
         self._hub: Hub
         self._events: deque[Event | Callable[[], Awaitable[None]]] = deque()
         self._wake: asyncio.Event = asyncio.Event()
+        self._is_waiting = False
         self._places: dict[int, Answer] = {}
         self._next_token = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -271,11 +272,18 @@ class Quorum:
         self._events.append(event)
         self._wake.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the machine knows all that has happened."""
+        return self._is_waiting and not self._events
+
     async def _run(self) -> None:
         self.post(Ticked())
         while True:
+            self._is_waiting = True
             await self._wake.wait()
             self._wake.clear()
+            self._is_waiting = False
             while self._events:
                 event = self._events.popleft()
                 if callable(event):

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -89,6 +89,7 @@ class QuorumLog:
         *,
         on_synced: Callable[[Offset], None],
         on_disk_full: Callable[[DiskFull], None],
+        segment_bytes: int = CONFIG.segment_bytes,
         before_mending: Callable[[], None] | None = None,
     ) -> None:
         """`before_mending` is called, in a disk's thread, before damage is cut off. Without it
@@ -101,6 +102,7 @@ class QuorumLog:
         self._tell_synced = on_synced
         self._tell_full = on_disk_full
         self._before_mending = before_mending
+        self._config = replace(CONFIG, segment_bytes=segment_bytes)
         self.path = directory.path(METADATA_PARTITION)
         self.name = METADATA_PARTITION
         self.high_watermark: Offset = 0
@@ -180,7 +182,7 @@ class QuorumLog:
         )  # fmt: skip
 
     def _take(self, state: LogState) -> None:
-        self.log = Log(self.path, CONFIG, self._budget, state)
+        self.log = Log(self.path, self._config, self._budget, state)
         self.log.reserve = self._directory.reserve
 
     def _load_waiting(self) -> Offset | None:

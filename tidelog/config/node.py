@@ -130,6 +130,12 @@ class NodeConfig:
         least=0,
         most=2**31 - 1,
     )
+    metadata_snapshot_records: int = setting(
+        20_000, "Records of the metadata log between two snapshots of the metadata.", least=1
+    )
+    metadata_log_segment_bytes: int = setting(
+        16 * MIB, "The size of a segment of the metadata log.", least=1000
+    )
     retention_check_ms: int = setting(300_000, "How often old segments are looked for.", least=10)
     log_cleaner_backoff_ms: int = setting(
         15_000, "How often logs that are due for compaction are looked for.", least=10

@@ -6,6 +6,8 @@ client that knows it, so that the client knows what the topic must look like at 
 | invariant                        | meaning                                                       |
 |----------------------------------|---------------------------------------------------------------|
 | one leader in a quorum's epoch   | no two processes ever lead the quorum in one epoch            |
+| one durable vote in an epoch     | of each disk, over all lives of its node                      |
+| the newest voters count          | a member decides with the newest set that its log names       |
 | the quorum's epoch never falls   | within a life of a node                                       |
 | what is decided stays            | within a life the quorum's watermark never falls              |
 | metadata logs agree              | what two nodes apply at an offset is the same, byte for byte  |
@@ -33,11 +35,12 @@ from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.cluster import Refused
 from tidelog.cluster.quorum import Quorum
 from tidelog.controller.image import ClusterImage
-from tidelog.controller.records import MetadataRecord, encode
+from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged, encode
 from tidelog.controller.snapshot import encode_snapshot
 from tidelog.controller.worklist import CHANGED
 from tidelog.errors import TidelogError
 from tidelog.model import INTERNAL_TOPICS, Offset
+from tidelog.raft.voters import ReplicaKey, VoterSet
 from tidelog.simulation.during import TOPIC as PROBED
 from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
@@ -46,6 +49,8 @@ from tidelog.simulation.world import World
 
 T = TypeVar("T")
 
+ONE_VOTE: Final = "one durable vote in an epoch"
+VOTERS: Final = "the newest voters count"
 ONE_LEADER: Final = "one leader in a quorum's epoch"
 EPOCH: Final = "the quorum's epoch never falls"
 DECIDED: Final = "what is decided stays"
@@ -70,6 +75,8 @@ class _Life:
     number: int
     epoch: int = 0
     watermark: Offset = 0
+    voters_seen: tuple[int, Offset, Offset] | None = None
+    """With which set, log and image the voters were last looked at."""
 
 
 class QuorumWatch:
@@ -79,6 +86,7 @@ class QuorumWatch:
         self._world = world
         self._lives: dict[int, _Life] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
+        self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._partition_leaders: dict[tuple[Any, int, int], tuple[int, int]] = {}
         self._decided: dict[int, Offset] = {}
         """How far the log was decided, as nodes in each epoch knew: in that epoch or before it."""
@@ -98,7 +106,7 @@ class QuorumWatch:
             self._fail(*self._problem)
         for machine in self._world.machines.values():
             quorum = quorum_of(machine)
-            if quorum is not None and not machine.is_damaged:
+            if quorum is not None:
                 self._check_member(machine, quorum)
         return None
 
@@ -126,6 +134,31 @@ class QuorumWatch:
             if quorum.log.end < decided:
                 self._fail(WHOLE, f"{machine.name} ends at {quorum.log.end}, {decided} was decided")
         life.watermark = raft.high_watermark
+        state = quorum.state
+        if state.voted is not None:
+            voted = self._votes.setdefault((quorum.me.key, state.epoch), state.voted)
+            if voted != state.voted:
+                self._fail(ONE_VOTE, f"{quorum.me.key} in {state.epoch}: {voted}, {state.voted}")
+        self._check_voters(machine, quorum, life)
+
+    def _check_voters(self, machine: Machine, quorum: Quorum, life: _Life) -> None:
+        metadata = machine.node.broker.metadata
+        seen = (id(quorum.raft.voters), quorum.log.end, metadata.applied)
+        if seen == life.voters_seen or not quorum.is_idle:
+            return
+        life.voters_seen = seen
+        decided = metadata.image.voters
+        named = [
+            record.voters
+            for entry in quorum.log.waiting
+            for record in entry.records
+            if isinstance(record, LeaderChanged | VotersChanged)
+        ]
+        newest = VoterSet(named[-1]) if named else decided
+        if len(newest) and quorum.raft.voters != newest:
+            self._fail(
+                VOTERS, f"{machine.name}: {quorum.raft.voters} decide, its log names {newest}"
+            )
 
     def _watch(self, machine: Machine) -> None:
         """Hear of all that a process applies from now on."""
@@ -134,7 +167,7 @@ class QuorumWatch:
 
         def heard(records: Sequence[MetadataRecord]) -> None:
             nonlocal last
-            if machine.is_damaged or self._problem is not None:
+            if self._problem is not None:
                 return
             end = metadata.applied
             if records:

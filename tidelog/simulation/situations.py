@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.simulation import layout, links, who_leads
+from tidelog.simulation import electing, layout, links, who_leads
 from tidelog.simulation.deletions import alter_retention, delete_records, situate_deletions
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.full_disks import (
@@ -145,6 +145,20 @@ SITUATIONS: Final = (
     Situation(
         name="failed looks", stories=STORIES, chance=0.1, situate=draw_failed_looks,
         kinds={"fail_looks": fail_looks},
+    ),
+    Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
+    Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),
+    Situation(
+        name="voters", stories=STORIES[1:], chance=0.2, situate=electing.voters,
+        kinds={"change_voter": electing.change_voter},
+    ),
+    Situation(
+        name="new_disk", stories=("cluster",), chance=0.25, situate=electing.new_disk,
+        kinds={"new_disk": electing.befall_new_disk},
+    ),
+    Situation(
+        name="metadata rot", stories=STORIES[1:], chance=0.2, situate=electing.rot,
+        kinds={"rot_metadata": electing.rot_metadata, "misdirect": World.misdirect_write},
     ),
     # After those that draw moments until the chaos ends: it may end later.
     Situation(

