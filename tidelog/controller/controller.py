@@ -143,10 +143,13 @@ class Controller:
         """Whether the broker's last life holds more than one batch can end; it is fenced then.
 
         A registration ends that life at once, and with it all that it led. So what it led goes to
-        others first, some partitions at a time.
+        others first, some partitions at a time. A registration that came late ends nothing: the
+        life that is known has a process, and that counts on its lease.
         """
         known = image.brokers.get(wanted.node)
         if known is None or known.incarnation == wanted.incarnation:
+            return False
+        if registration.is_late(known, wanted):
             return False
         if known.directory != wanted.directory or len(image.held.get(wanted.node, ())) <= CHANGED:
             return False

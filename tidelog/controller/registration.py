@@ -78,8 +78,13 @@ def register(
     return records
 
 
+def is_late(known: BrokerImage, wanted: Registration) -> bool:
+    """Whether a later life has begun than the newest one that the process knew of."""
+    return wanted.known_epoch is not None and wanted.known_epoch < known.broker_epoch
+
+
 def _check_only_one(known: BrokerImage, wanted: Registration) -> None:
-    if wanted.known_epoch is not None and wanted.known_epoch < known.broker_epoch:
+    if wanted.known_epoch is not None and is_late(known, wanted):
         raise StaleBrokerEpoch(epoch=wanted.known_epoch, current=known.broker_epoch)
     # With the same directory it must be a restart: two processes cannot have one directory open.
     if wanted.directory != known.directory and not known.fenced:

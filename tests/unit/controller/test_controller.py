@@ -344,6 +344,22 @@ def test_a_broker_that_held_very_much_registers_again_once_others_lead_it():
     assert len(driver.controller.register(driver.image, wanted, 9999)) == 1
 
 
+def test_a_registration_that_came_late_ends_no_lease_of_a_broker_that_holds_very_much():
+    driver = led_by_one(MANY)
+    driver.beat(1)
+    wanted = Registration(
+        cluster_id="c", node=1, incarnation="before", directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
+        known_epoch=driver.image.brokers[1].broker_epoch - 1,
+    )  # fmt: skip
+
+    assert not driver.controller.must_leave_first(driver.image, wanted)
+    assert driver.settle() == []
+    assert not driver.image.brokers[1].fenced
+    with pytest.raises(StaleBrokerEpoch):
+        driver.controller.register(driver.image, wanted, driver.end)
+
+
 def test_a_broker_that_held_little_registers_again_at_once():
     driver = led_by_one(3)
     wanted = Registration(
