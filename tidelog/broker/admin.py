@@ -21,6 +21,7 @@ from tidelog.errors import (
     ElectionNotNeeded,
     InconsistentClusterId,
     InvalidRequest,
+    NotController,
     NotLeader,
     UnknownTopicOrPartition,
 )
@@ -201,7 +202,10 @@ async def _elect(
         records = []
         for name in _those_in_need(image, is_unclean) if asked is None else asked:
             try:
-                records.append(elect(find_place(image, name), electorate))
+                place = find_place(image, name)
+                if place.partition.leader == NO_NODE and not broker.member.quorum.leads:
+                    raise NotController("the active controller decides this: it knows who is whole")
+                records.append(elect(place, electorate))
                 elected.add(name)
                 fates[name] = None
             except ElectionNotNeeded as error:

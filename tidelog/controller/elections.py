@@ -347,10 +347,13 @@ def without_damaged(place: Place, electorate: Electorate) -> PartitionImage:
 
 
 def given_back(place: Place, electorate: Electorate) -> PartitionChanged | None:
-    """The partition under its first replica, if that is there and in sync."""
+    """The partition under its first replica, if another leads, and that is there and in sync.
+
+    What nobody leads is not given back but elected: see `lead_again`.
+    """
     partition = place.partition
     first = partition.replicas[0]
-    if first == partition.leader or first not in partition.in_sync:
+    if partition.leader in (first, NO_NODE) or first not in partition.in_sync:
         return None
     if electorate.reports.is_full(first):
         return None
@@ -418,6 +421,8 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
         why = "on a disk that is full"
     elif not _is_clean(partition, first):
         why = "not in sync"
+    elif not loses_nothing(partition, first, electorate):
+        why = "one that had to discard bytes, which may have been committed"
     if why:
         raise PreferredLeaderNotAvailable(f"{first}, the first replica of {place.name}, is {why}")
     return decided(place, led_by(partition, first), electorate)

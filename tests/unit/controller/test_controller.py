@@ -393,6 +393,25 @@ def test_what_was_heard_of_deleted_partitions_is_forgotten():
     assert driver.controller.reports.get(1, CLUSTER_ID) is None
 
 
+# Replicas whose start discarded bytes.
+
+
+def test_the_last_in_sync_that_discarded_bytes_does_not_lead_when_its_turn_comes_as_the_first():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1], NO_NODE, eligible=[2]), minimum=2)
+    driver.controller.gone(2)
+    driver.beat(1, replicas=[ReplicaReport(CLUSTER_ID, 3, 9, 5, False, True)])
+    driver.settle()
+    assert driver.image.brokers[2].fenced
+    assert driver.image.led.keys() == {NO_NODE}
+
+    for _ in range(10):
+        driver.now += LEASE_SECONDS / 2
+        driver.beat(1)
+        driver.settle()
+
+    assert driver.image.led.keys() == {NO_NODE}, "2 may have what 1 discarded"
+
+
 # Damage.
 
 

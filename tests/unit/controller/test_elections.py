@@ -623,3 +623,37 @@ def test_a_replica_that_discarded_bytes_leads_only_when_all_who_could_are_so_and
     assert chosen(all_cut, [1, 2, 3]) == 1
     assert chosen([*all_cut, (4, 12, False)], [1, 2, 3]) == 1
     assert chosen([*all_cut, (4, 13, False)], [1, 2, 3]) is None, "13 was committed"
+
+
+@pytest.mark.parametrize("eligible", [[2, 3], []])
+def test_the_first_replica_of_what_nobody_leads_is_given_nothing_back(eligible):
+    """Leadership is given back by another leader; what nobody leads is elected, by all rules."""
+    image = image_with(partition_in([1, 2, 3], [1], NO_NODE, eligible=eligible), fenced=[2, 3])
+    reports = ReplicaReports()
+    reports.take(1, 1, [ReplicaReport(CLUSTER_ID, 1, 9, 0, False, True)], now=0.0)
+    able = electorate(image, reports=reports, minimum=2)
+
+    assert elections.given_back(the_place(image), able) is None
+
+
+def test_an_operator_who_asks_for_the_first_replica_loses_nothing_that_it_discarded():
+    image = image_with(partition_in([1, 2, 3], [1], NO_NODE, eligible=[2, 3]), fenced=[2, 3])
+    reports = ReplicaReports()
+    reports.take(1, 1, [ReplicaReport(CLUSTER_ID, 1, 9, 0, False, True)], now=0.0)
+    able = electorate(image, reports=reports, minimum=2)
+    assert elections.choose(the_place(image).partition, able) is None
+
+    with pytest.raises(PreferredLeaderNotAvailable, match="discard"):
+        elections.elect_preferred(the_place(image), able)
+
+
+def test_the_first_replica_that_discarded_bytes_leads_if_it_is_the_best_of_all_who_did():
+    image = image_with(partition_in([1, 2], [1], NO_NODE, eligible=[2]))
+    reports = ReplicaReports()
+    for node, end in ((1, 9), (2, 5)):
+        reports.take(node, node, [ReplicaReport(CLUSTER_ID, 1, end, 0, False, True)], now=0.0)
+    able = electorate(image, reports=reports, minimum=2)
+
+    record = elections.elect_preferred(the_place(image), able)
+
+    assert record.state.leader == 1
