@@ -159,6 +159,25 @@ def test_a_node_that_dies_is_reported_and_not_restarted(cluster):
     assert "node 3 was ended by SIGKILL" in told and "tidelog cluster start 3" in told
 
 
+def test_after_a_blackout_nodes_are_started_one_after_the_other(cluster):
+    for number in (1, 2, 3):
+        cluster.cluster("kill", number)
+
+    alone = cluster.command("cluster", "start", 1, "--data", cluster.data, "--json")
+
+    assert alone.returncode == 0, alone.stderr
+    node = json.loads(alone.stdout)
+    assert (node["state"], node["waits_for"]) == (
+        "starting", "waiting for 2 of 3 voters: 2, 3; 1 more must run",
+    )  # fmt: skip
+    http = cluster.ready["http"].split(",")[0]
+    unready = get(http, "/health/ready")
+    assert (unready["status"], unready["detail"]) == (503, node["waits_for"])
+    assert cluster.cluster("start", 2)["waits_for"] is None
+    assert cluster.cluster("start", 3)["state"] == "running"
+    wait_until(cluster.is_whole, "a node that came back is not taken")
+
+
 def test_what_cannot_be_done_is_refused_in_one_line(cluster):
     refused: list[tuple[list[object], str]] = [
         (["start", 1], "runs already"), (["kill", 9], "nodes 1, 2, 3"), (["up"], "already"),

@@ -113,6 +113,8 @@ class ClusterProcess:
     def cluster(self, command: str, node: int | None = None) -> Any:
         """`tidelog cluster COMMAND [N] --json`; in this process, which has all imported already."""
         arguments = [command] if node is None else [command, str(node)]
+        if command == "start":
+            arguments.append("--wait")
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(["cluster", *arguments, "--data", str(self.data), "--json"])

@@ -71,7 +71,8 @@ def test_the_unit_starts_a_node_and_gives_it_the_time_that_a_stop_may_take():
     assert start_options(arguments)["config"] == "/etc/tidelog/node.yaml"
     assert int(service["TimeoutStopSec"]) > _DRAIN_SECONDS_MAX + _STOP_SECONDS_MAX + 10
     assert service["KillSignal"] == "SIGTERM"
-    assert service["Type"] == "exec", "a node does not notify systemd"
+    assert service["Type"] == "exec", "a start does not wait for other machines"
+    assert service["NotifyAccess"] == "main", "what it waits for is its status"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")

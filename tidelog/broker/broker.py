@@ -434,6 +434,11 @@ class Broker:
         member = getattr(self, "member", None)
         return None if member is None else getattr(member.quorum, "raft", None)
 
+    def waits_for_voters(self) -> str | None:
+        """Which voters must be started before this node gets on; None if it misses none."""
+        member = getattr(self, "member", None)
+        return None if member is None or not hasattr(member, "hub") else member.waits_for()
+
     @property
     def active_controller(self) -> NodeId:
         """Who decides; this node if nobody does, since any node takes what is to be decided."""

@@ -13,7 +13,7 @@ import msgspec
 
 from tidelog.host import Bytes, Host
 from tidelog.model import Endpoint, NodeId
-from tidelog.peers.breaker import BreakerStatus
+from tidelog.peers.breaker import BreakerState, BreakerStatus
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
 from tidelog.peers.stream import PeerUnreachable
@@ -104,6 +104,11 @@ class Hub:
     def peers(self) -> dict[NodeId, BreakerStatus]:
         """How the way to each peer is that this node ever asked, by node."""
         return {node: link.status() for node, link in sorted(self._links.items())}
+
+    def is_missed(self, node: NodeId) -> bool:
+        """Whether the last try to reach a peer failed, and none has succeeded since."""
+        link = self._links.get(node)
+        return link is not None and link.status().state is not BreakerState.CLOSED
 
     async def _ask_myself(self, message: msgspec.Struct, place: "_Own", seconds_max: float) -> Any:
         self._receive(self._me().node, message, place)

@@ -31,6 +31,7 @@ from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import Endpoint, Epoch, NodeId
 from tidelog.peers.wire import Hello, Welcome
+from tidelog.raft.machine import Raft
 from tidelog.raft.messages import SnapshotId, Synced
 from tidelog.raft.state import Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
@@ -245,6 +246,25 @@ class Member:
             places[self._contacts[node]] = None
         places.pop(NOWHERE, None)
         return list(places)
+
+    def waits_for(self) -> str | None:
+        """Which voters must be started before anything is decided; None if enough are there.
+
+        Voters that nobody has tried to reach yet are not counted as missing.
+        """
+        raft: Raft | None = getattr(self.quorum, "raft", None)
+        if raft is not None and raft.leader is not None:
+            return None
+        voters = tuple(self._contacts) if raft is None else tuple(raft.voters.ids)
+        missing = [node for node in voters if node != self.me.key.id and self.hub.is_missed(node)]
+        # A quorum forms when all are there, and decides when more than half are.
+        needed = len(voters) if raft is None else len(voters) // 2 + 1
+        more = needed - (len(voters) - len(missing))
+        if more <= 0:
+            return None
+        listed = ", ".join(map(str, missing))
+        enough = f"; {more} more must run" if more < len(missing) else ""
+        return f"waiting for {len(missing)} of {len(voters)} voters: {listed}{enough}"
 
     # The quorum reports back.
 

@@ -139,7 +139,8 @@ class Membership:
         if leader is None:
             voters = ", ".join(map(str, self._member.quorum.raft.voters.ids))
             return PeerUnreachable(
-                f"nobody leads the quorum; more than half of nodes {voters} must be running"
+                self._member.waits_for()
+                or f"nobody leads the quorum; more than half of voters {voters} elect somebody"
             )
         try:
             answer = await self._member.hub.ask(

@@ -16,8 +16,10 @@ from tidelog.broker.requests import Requests
 from tidelog.broker.services import Services
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
+from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.listener import HttpListener
 from tidelog.faces.kafka import KafkaListener
+from tidelog.faces.notify import notifier
 from tidelog.host import Host, allow_many_files, keep_memory, system_host
 from tidelog.model import Endpoint
 
@@ -29,6 +31,9 @@ EXIT_DISK_FAILED = 74
 
 ASKED_SECONDS: Final = 0.1
 """For how long after a request of a Kafka client the next one is expected."""
+SERVING: Final = "serving"
+"""What a supervisor is told of a node that waits for nothing."""
+_TELL_SECONDS: Final = 0.2
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -179,6 +184,17 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
         return runner.run(_run(config, announce))
 
 
+async def _tell(node: Node, notify: Callable[[str], None]) -> None:
+    """Tell the supervisor whether the node serves, and what it waits for; whenever that changes."""
+    said: str | None = None
+    while True:
+        reason = why_not_ready(node)
+        if said != (reason or SERVING):
+            said = reason or SERVING
+            notify(f"STATUS={said}" if reason else f"READY=1\nSTATUS={said}")
+        await asyncio.sleep(_TELL_SECONDS)
+
+
 def _share_interpreter(is_crowded: bool) -> None:
     """Say how soon the disk's threads get the interpreter, which they need between system calls.
 
@@ -195,6 +211,9 @@ async def _run(config: NodeConfig, announce: Callable[[str], None]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.want_stop)
     starting = loop.create_task(node.start())
+    if (notify := notifier()) is not None:
+        telling = loop.create_task(_tell(node, notify))
+        telling.add_done_callback(lambda task: None)  # it lasts as long as the process
     first: list[asyncio.Future[Any]] = [starting, node.stop_wanted, node.failure]
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():  # it may wait for its peers, for ever

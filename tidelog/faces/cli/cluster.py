@@ -176,6 +176,9 @@ def status(data: Data, as_json: AsJson = False) -> None:
             for one in described
         ],
     )  # fmt: skip
+    for one in described:
+        if one["waits_for"]:
+            note(f"node {one['id']} is {one['waits_for']}")
 
 
 def describe(entry: "NodeEntry", content: "ClusterFile", *, is_up: bool) -> dict[str, Any]:
@@ -192,6 +195,7 @@ def describe(entry: "NodeEntry", content: "ClusterFile", *, is_up: bool) -> dict
     return {
         "id": entry.id, "state": state, "pid": entry.pid if alive else None, "alive": alive,
         "paused": paused, "exit_code": entry.exit_code,
+        "waits_for": entry.waits_for if alive and not paused else None,
         "role": "voter" if entry.id in content.voters else "observer",
         "kafka": entry.kafka, "http": entry.http, "peer": entry.peer,
     }  # fmt: skip
@@ -242,16 +246,26 @@ def stop(node: Node, data: Data, as_json: AsJson = False) -> None:
 
 
 @app.command("start")
-def start(node: Node, data: Data, as_json: AsJson = False) -> None:
-    """Bring back a node that was stopped or killed, or died; returns when it serves.
+def start(
+    node: Node,
+    data: Data,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when it serves; fail if it does not in 60 s.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring back a node that was stopped or killed, or died.
 
-    The running `tidelog cluster up` starts it, and ends it when it ends.
+    The running `tidelog cluster up` starts it, and ends it when it ends. Returns
+    when the node serves, or when it runs and other voters must be started before
+    it can: which ones is told.
 
     \b
-    Example:
+    Examples:
       tidelog cluster start 2 --data ./data
+      tidelog cluster start 3 --data ./data --wait
     """
-    _act("start", node, data, as_json=as_json)
+    _act("start", node, data, as_json=as_json, wait=wait)
 
 
 app.command("restart")(restart)
@@ -279,13 +293,14 @@ def resume(node: Node, data: Data, as_json: AsJson = False) -> None:
     _act("resume", node, data, as_json=as_json)
 
 
-def _act(command: str, node: "NodeId", data: Path, *, as_json: bool) -> None:
+def _act(command: str, node: "NodeId", data: Path, *, as_json: bool, wait: bool = False) -> None:
     from tidelog.faces.local.control import ask
 
-    content = ask(data.absolute(), command, node)
+    content = ask(data.absolute(), command, node, wait=wait)
     described = describe(content.node(node), content, is_up=True)
     if as_json:
         print_json(described)
     else:
         pid = f", process {described['pid']}" if described["pid"] else ""
-        print(f"node {node}: {described['state']}{pid}")
+        waits_for = f", {described['waits_for']}" if described["waits_for"] else ""
+        print(f"node {node}: {described['state']}{pid}{waits_for}")

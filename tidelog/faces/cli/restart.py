@@ -92,7 +92,7 @@ async def _restart(
     from tidelog.faces.local.control import ask
 
     async def tell(command: str, node: NodeId) -> None:
-        await asyncio.to_thread(ask, directory, command, node)
+        await asyncio.to_thread(ask, directory, command, node, wait=True)
 
     nodes = [entry.id for entry in content.nodes]
     bootstrap = ",".join(entry.kafka for entry in content.nodes)

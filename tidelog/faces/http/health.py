@@ -10,10 +10,12 @@ def why_not_ready(node: "Node") -> str | None:
     """What keeps the node from serving; None if nothing does."""
     if node.is_stopping:
         return "the node is stopping"
+    if waiting := node.broker.waits_for_voters():
+        return waiting
     quorum = node.broker.quorum
     if quorum is not None and quorum.leader is None:
         voters = ", ".join(map(str, quorum.voters.ids))
-        return f"nobody leads the quorum; more than half of nodes {voters} must be running"
+        return f"nobody leads the quorum; more than half of voters {voters} elect somebody"
     if not node.is_serving:
         if quorum is None:
             return "the node is starting: it opens its directory, or waits for its quorum to form"

@@ -1,6 +1,6 @@
 """How commands ask the running `tidelog cluster up`: a socket in its directory.
 
-    request  := {"command": "kill", "node": 2}  newline
+    request  := {"command": "kill", "node": 2, "wait": false}  newline
     answer   := cluster.json as it is now  |  {"problem": "..."}   newline
 
 Only the user who runs the cluster may connect. A path of a Unix socket may have 107 bytes, which
@@ -48,16 +48,25 @@ def remove_socket(directory: Path) -> None:
 
 
 def ask(
-    directory: Path, command: str, node: NodeId | None = None, *, seconds_max: float = 90.0
+    directory: Path,
+    command: str,
+    node: NodeId | None = None,
+    *,
+    wait: bool = False,
+    seconds_max: float = 90.0,
 ) -> ClusterFile:
-    """Let the running `cluster up` do something; how the cluster is then."""
+    """Let the running `cluster up` do something; how the cluster is then.
+
+    `wait`: a node that is started must serve before this returns.
+    """
+    request = {"command": command, "node": node, "wait": wait}
     missing = f"no cluster runs in {directory}; start it: tidelog cluster up --data {directory}"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(seconds_max)
         try:
             with socket_path(directory) as path:
                 connection.connect(path)
-            connection.sendall(json.dumps({"command": command, "node": node}).encode() + b"\n")
+            connection.sendall(json.dumps(request).encode() + b"\n")
             answer = _read_line(connection)
         except TimeoutError:
             raise ControlRefused(

@@ -57,6 +57,8 @@ class NodeEntry(msgspec.Struct, kw_only=True):
     pid: int | None = None
     state: State = State.STOPPED
     exit_code: int | None = None
+    waits_for: str | None = None
+    """Which voters it needs before it can serve, as it says."""
 
 
 class ClusterFile(msgspec.Struct, kw_only=True):

@@ -2,7 +2,8 @@
 
 | command | signal            | then                                          |
 |---------|-------------------|-----------------------------------------------|
-| start   | -                 | the process is made, and prints its ready line|
+| start   | -                 | the process is made; it serves, or says which |
+|         |                   | voters it waits for                           |
 | stop    | SIGTERM, SIGCONT  | it ends by itself, clean                      |
 | kill    | SIGKILL           | it is gone                                    |
 | pause   | SIGSTOP           | nothing of it runs; peers hear nothing        |
@@ -19,6 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +30,17 @@ from tidelog.errors import TidelogError
 from tidelog.faces.local import layout
 from tidelog.faces.local.control import REQUEST_BYTES_MAX, remove_socket, socket_path
 from tidelog.faces.local.layout import ClusterFile, NodeEntry, State
+from tidelog.faces.notify import VARIABLE, fields_of, listening
 from tidelog.model import NodeId
 
 READY_SECONDS_MAX: Final = 60.0
+SETTLE_SECONDS_MAX: Final = 10.0
+"""Within which a node that was started serves as a rule, or knows whom it waits for."""
 STOP_SECONDS_MAX: Final = 40.0
 """A node gives its clients and its disk this long; whoever takes longer is killed."""
 SAY_SECONDS: Final = 10.0
+WAITING: Final = "waiting for "
+"""How a node's status begins while it misses voters."""
 _ALIVE: Final = (State.STARTING, State.RUNNING, State.PAUSED)
 
 
@@ -118,6 +125,9 @@ class Supervisor:
 
     async def note(self) -> None:
         """Let cluster.json say how things are."""
+        self.write()
+
+    def write(self) -> None:
         layout.write(self.directory, self.content)
 
     def log_path(self, number: NodeId) -> Path:
@@ -181,6 +191,8 @@ class Supervisor:
         child = self._nodes[number]
         async with child.busy:
             await actions[command](child)
+        if command == "start":
+            await (child.serve() if request.get("wait") else child.settle())
 
 
 class Child:
@@ -192,7 +204,10 @@ class Child:
         self._supervisor = supervisor
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._hearing: asyncio.DatagramTransport | None = None
         self._ready = asyncio.Event()
+        self._settled = asyncio.Event()
+        """It serves, or has said whom it waits for."""
 
     # Commands.
 
@@ -200,14 +215,24 @@ class Child:
         if self.entry.state in _ALIVE:
             raise CannotDo(f"node {self.entry.id} runs already, as process {self.entry.pid}")
         await self.spawn()
+
+    async def serve(self) -> None:
+        """Wait until a node that was started serves."""
         try:
             async with asyncio.timeout(READY_SECONDS_MAX):
                 await self.wait_ready()
         except TimeoutError:
+            why = self.entry.waits_for or "its log says why"
             raise CannotDo(
-                f"node {self.entry.id} runs but is not ready after {READY_SECONDS_MAX:.0f} s; more "
-                f"than half of the voters must run. See {self._supervisor.log_path(self.entry.id)}"
+                f"node {self.entry.id} runs but does not serve after {READY_SECONDS_MAX:.0f} s: "
+                f"{why}. See {self._supervisor.log_path(self.entry.id)}"
             ) from None
+
+    async def settle(self) -> None:
+        """Wait until it is known what becomes of a start; not for what only others can change."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS_MAX):
+                await self._wait_for(self._settled)
 
     async def stop(self) -> None:
         self._require_process()
@@ -255,11 +280,17 @@ class Child:
         supervisor, entry = self._supervisor, self.entry
         options = layout.options(supervisor.content, entry, supervisor.directory)
         self._ready.clear()
+        self._settled.clear()
+        entry.waits_for = None
+        listener, address = listening()
+        self._hearing, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: _Notices(self), sock=listener
+        )
         with supervisor.log_path(entry.id).open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tidelog.faces.local.child", str(os.getpid()), "start",
                 *options, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=log, process_group=0,
+                stderr=log, process_group=0, env={**os.environ, VARIABLE: address},
             )  # fmt: skip
         entry.pid, entry.state, entry.exit_code = self._process.pid, State.STARTING, None
         self._watching = asyncio.create_task(self._watch(self._process))
@@ -271,21 +302,38 @@ class Child:
         while line := await process.stdout.readline():
             if line.startswith(b"ready "):
                 self._ready.set()
+                self.entry.waits_for = None
                 await self._enter(State.RUNNING)
+                self._settled.set()
         code = await process.wait()
+        if self._hearing is not None:
+            self._hearing.close()
+        self.entry.waits_for = None
         self._supervisor.child_ended(self, code)
         self.entry.pid, self.entry.exit_code = None, code
         await self._supervisor.note()
 
     async def wait_ready(self) -> None:
         """Wait until it serves; CannotDo if it ends instead."""
+        await self._wait_for(self._ready)
+
+    async def _wait_for(self, event: asyncio.Event) -> None:
         assert self._watching is not None
-        ready = asyncio.create_task(self._ready.wait())
+        happening = asyncio.create_task(event.wait())
         try:
-            await asyncio.wait({ready, self._watching}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({happening, self._watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            ready.cancel()
+            happening.cancel()
         self.check_running()
+
+    def noticed(self, status: str) -> None:
+        """The node says how it is."""
+        waits_for = status if status.startswith(WAITING) else None
+        if waits_for != self.entry.waits_for:
+            self.entry.waits_for = waits_for
+            self._supervisor.write()
+        if waits_for is not None:
+            self._settled.set()
 
     def check_running(self) -> None:
         if self._watching is None or self._watching.done():
@@ -314,6 +362,18 @@ class Child:
     def send_kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+
+class _Notices(asyncio.DatagramProtocol):
+    """What one node says of itself."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        status = fields_of(data).get("STATUS")
+        if status is not None:
+            self._child.noticed(status)
 
 
 def describe_exit(code: int) -> str:

@@ -109,7 +109,8 @@ def test_before_it_has_found_its_quorum_a_node_answers_all_the_same():
     async def story(node):
         early: Any = SimpleNamespace(
             broker=SimpleNamespace(
-                quorum=None, host=node.broker.host, node_id=1, config=node.broker.config
+                quorum=None, host=node.broker.host, node_id=1, config=node.broker.config,
+                waits_for_voters=lambda: None,
             ),
             is_serving=False, is_stopping=False,
         )  # fmt: skip
@@ -128,14 +129,19 @@ def test_a_fenced_node_and_one_without_a_leader_are_not_ready():
     led = SimpleNamespace(leader=2, voters=SimpleNamespace(ids=[1, 2, 3]))
     leaderless = SimpleNamespace(leader=None, voters=SimpleNamespace(ids=[1, 2, 3]))
 
-    def why(membership, quorum):
-        broker = SimpleNamespace(membership=membership, quorum=quorum)
+    def why(membership, quorum, waiting=None):
+        broker = SimpleNamespace(
+            membership=membership, quorum=quorum, waits_for_voters=lambda: waiting
+        )
         node = SimpleNamespace(broker=broker, is_serving=True, is_stopping=False)
         return why_not_ready(node)  # type: ignore[arg-type]
 
     assert "fenced" in why(fenced, led)
     assert "registers again" in why(unknown, led)
-    assert "more than half of nodes 1, 2, 3" in why(fenced, leaderless)
+    assert "more than half of voters 1, 2, 3" in why(fenced, leaderless)
+    assert why(fenced, leaderless, "waiting for 2 of 3 voters: 2, 3") == (
+        "waiting for 2 of 3 voters: 2, 3"
+    )
 
 
 # Every request.

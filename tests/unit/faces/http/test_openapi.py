@@ -140,7 +140,11 @@ def test_every_reference_in_the_description_leads_somewhere():
 def test_the_description_is_there_before_the_cluster_is(path):
     async def story(node):
         broker = SimpleNamespace(
-            quorum=None, host=node.broker.host, node_id=1, config=node.broker.config
+            quorum=None,
+            host=node.broker.host,
+            node_id=1,
+            config=node.broker.config,
+            waits_for_voters=lambda: None,
         )
         early = face(SimpleNamespace(broker=broker), is_serving=False)
 

@@ -203,7 +203,11 @@ def test_a_node_that_waits_for_its_quorum_can_be_stopped():
         face = Face(node)
         face.is_serving = False
         face.broker = SimpleNamespace(
-            quorum=None, host=node.broker.host, node_id=1, config=node.broker.config
+            quorum=None,
+            host=node.broker.host,
+            node_id=1,
+            config=node.broker.config,
+            waits_for_voters=lambda: None,
         )
 
         assert (await post(face, "/v1/broker/stop")).status == 202

@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 import threading
@@ -59,7 +60,8 @@ def test_a_socket_works_however_deep_its_directory_is(tmp_path, answer, error):
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                assert connection.recv(1000) == b'{"command": "kill", "node": 2}\n'
+                asked = json.loads(connection.recv(1000))
+                assert asked == {"command": "kill", "node": 2, "wait": False}
                 connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
