@@ -90,6 +90,8 @@ class QueueLoad:
         self._hosts = [world.client(f"client-{number}") for number in world.machines]
         self._tasks: list[asyncio.Task[None]] = []
         self._stops = False
+        """Nobody publishes or appends any more, and workers do all that they are given: of each
+        ordered key one message is out at a time, so a backlog would take them minutes otherwise."""
         self._queue_id = -1
         self._appended: dict[Offset, bytes] = {}
         """What writers were told of."""
@@ -248,8 +250,8 @@ class QueueLoad:
             for message in got.messages:
                 self._note_given(name, f"{name} {count}", message)
             self._did(name)
-            if got.messages and generator.random() >= self.pace.forget_chance:
-                if generator.random() < self.pace.late_chance:
+            if got.messages and (self._stops or generator.random() >= self.pace.forget_chance):
+                if not self._stops and generator.random() < self.pace.late_chance:
                     await asyncio.sleep(self.pace.visibility_ms * 2 / 1000)
                 await self._settle(name, generator, f"{name} {count} settles", got.messages)
             await self._pause(generator)
@@ -273,7 +275,8 @@ class QueueLoad:
     async def _settle(
         self, name: str, generator: random.Random, key: str, messages: tuple[Message, ...]
     ) -> None:
-        kind = generator.choices(("ack", "nack", "extend"), (0.7, 0.2, 0.1))[0]
+        weights = (1, 0, 0) if self._stops else (0.7, 0.2, 0.1)
+        kind = generator.choices(("ack", "nack", "extend"), weights)[0]
         receipts = tuple(f"{one.offset}-{one.count}" for one in messages)
         work = SettleWork(
             name=_QUEUE, receipts=receipts, kind=kind, ms=generator.randint(1, 1000),
