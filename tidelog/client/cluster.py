@@ -2,6 +2,8 @@
 
 Rule 1: a request goes to the partition's leader as metadata knows it; on a retriable error, or a
         lost connection, metadata is asked again and the request repeated, for a bounded time.
+        Where a node does not lead what it is said to, or cannot get a write committed, another
+        node is asked: who told so may be cut off, and tells the same for as long as that lasts.
 Rule 2: a cluster that was never reached fails at once: a wrong address does not heal by waiting.
 """
 
@@ -28,6 +30,8 @@ UNKNOWN_TOPIC_SECONDS_MAX: Final = 0.5
 """How long an unknown topic may be one whose creation has not reached every node yet."""
 ANSWER_SECONDS: Final = 10.0
 """Time for an answer to travel, on top of the time that the request itself may take."""
+_NO_LEADERS_ANSWERS: Final = (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out)
+"""What a node answers that was named as a leader and is none, or none any more."""
 
 ADVICE: Final = {cls.code: (cls.__doc__ or "").strip() for cls in BrokerError.__subclasses__()}
 
@@ -112,6 +116,10 @@ class Cluster:
         self._topics: dict[str, TopicInfo] = {}
         self._stale = True
         self._reached = False
+        self._told_by: Endpoint | None = None
+        """Whose metadata is used."""
+        self._distrusted: Endpoint | None = None
+        """Who named a leader that was none: others are asked first."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,6 +172,7 @@ class Cluster:
 
     async def _ask_metadata(self, names: Sequence[str] | None, *, create: bool) -> list[TopicInfo]:
         connection = await self.any_connection()
+        self._told_by = connection.endpoint
         response = await connection.call(
             Api.METADATA,
             topics=None if names is None else [{"topic_id": None, "name": name} for name in names],
@@ -268,12 +277,16 @@ class Cluster:
         return endpoint
 
     async def any_connection(self) -> Connection:
-        """A connection to whichever broker answers first in the order they are known."""
+        """A connection to whichever broker answers first in the order they are known.
+
+        One that is open already is preferred, and one that is not distrusted before all.
+        """
         for connection in self._connections.values():
-            if connection.is_open:
+            if connection.is_open and connection.endpoint != self._distrusted:
                 return connection
         failure: ConnectionFailed | None = None
-        for endpoint in dict.fromkeys([*self._cluster.brokers.values(), *self._bootstrap]):
+        known = dict.fromkeys([*self._cluster.brokers.values(), *self._bootstrap])
+        for endpoint in sorted(known, key=lambda one: one == self._distrusted):
             try:
                 return await self._connect(endpoint)
             except ConnectionFailed as error:
@@ -304,10 +317,12 @@ class Cluster:
             try:
                 return await attempt()
             except (ConnectionFailed, Refused) as error:
-                if loop.time() + pause > started + self._patience_seconds(error):
-                    raise
                 self._topics.clear()
                 self._stale = True
+                if isinstance(error, Refused) and error.code in _NO_LEADERS_ANSWERS:
+                    self._distrusted = self._told_by
+                if loop.time() + pause > started + self._patience_seconds(error):
+                    raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, BACKOFF_SECONDS_MAX)
 
