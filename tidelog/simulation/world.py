@@ -140,6 +140,8 @@ class World:
         self.deleted_before: dict[TopicPartition, Offset] = {}
         """What clients were told of deleted records: logs begin there, or later."""
         self.clients: dict[str, Client] = {}
+        self.honours_stops = True
+        """Whether a node that wants to stop is stopped, as by a supervisor."""
         self.on_end: list[Callable[[Machine], None]] = []
         """Called when a process is about to be gone, in whatever way, while it can be looked at."""
         self.on_new_disk: list[Callable[[Machine], None]] = []
@@ -337,7 +339,7 @@ class World:
                     lambda done: self._exit(machine, process, f"gives up: {done.result()}")
                 )
             wanted: asyncio.Future[None] | None = getattr(node, "stop_wanted", None)
-            if wanted is not None:
+            if wanted is not None and self.honours_stops:
                 wanted.add_done_callback(lambda _: self._in_world(self.stop, machine.number))
             await node.start()
         except (OSError, TidelogError) as error:

@@ -37,6 +37,7 @@ class Cluster(World):
         super().__init__(7, nodes=nodes, node_factory=factory if nodes > 1 else partial(
             real_node, **settings
         ))  # fmt: skip
+        self.honours_stops = False  # whoever asks for a stop looks at the node afterwards
         self.start()
 
     def __enter__(self) -> Self:

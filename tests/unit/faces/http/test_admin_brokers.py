@@ -108,7 +108,8 @@ def test_a_broker_is_stopped_by_way_of_another_and_then_removed():
         world.run_until(lambda: world.node(1).broker.image.brokers[4].fenced, 30.0)
 
         assert held and wanted
-        assert [one["partition"] for one in stopping["unavailable"]] == held
+        unavailable = {one["partition"] for one in stopping["unavailable"]}
+        assert unavailable and unavailable <= set(held)  # some may have moved by then
         again = world.ask(1, "/v1/brokers/4/stop", "POST", {})
         assert again.status == 409 and "fenced" in again.json["detail"]
         assert world.ask(3, "/v1/brokers/4", "DELETE").json == {"node": 4, "removed": True}
