@@ -35,6 +35,7 @@ from tidelog.simulation.plan import Fault, Plan, moments, with_faults
 from tidelog.simulation.questions import draw_questions, question
 from tidelog.simulation.rot import ROT, rot_sealed, rotting
 from tidelog.simulation.rot import STORIES as ROT_STORIES
+from tidelog.simulation.rot_indexes import ROT_INDEXES, rot_indexes, rotting_indexes
 from tidelog.simulation.stories import CLUSTERS, STORIES, WITH_REPLICAS
 from tidelog.simulation.upkeep import drain, draw_upkeep, roll, shut_down
 from tidelog.simulation.world import World
@@ -129,6 +130,10 @@ SITUATIONS: Final = (
     Situation(
         name="deletions", stories=("replicated",), chance=0.4, situate=situate_deletions,
         kinds={"delete_records": delete_records, "alter_retention": alter_retention},
+    ),
+    Situation(
+        name="rot_indexes", stories=STORIES, chance=0.2, situate=rotting_indexes,
+        kinds={ROT_INDEXES: rot_indexes},
     ),
     Situation(
         name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,
