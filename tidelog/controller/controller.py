@@ -110,7 +110,7 @@ class Controller:
         """As `heard`, on a voter that does not lead: only what replicas have is of use."""
         self.reports.take(
             heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now,
-            disk_full=heartbeat.disk_full,
+            metadata_offset=heartbeat.metadata_offset, disk_full=heartbeat.disk_full,
         )  # fmt: skip
 
     def gone(self, node: NodeId) -> None:
@@ -120,12 +120,12 @@ class Controller:
     def applied(self, image: ClusterImage, records: Sequence[MetadataRecord], end: Offset) -> None:
         """The image has `records` now, and the log up to `end`. Called on every voter."""
         if any(isinstance(record, TopicDeleted) for record in records):
-            self.reports.keep_only(image.places)
+            self.reports.keep_only(image.places, end)
         if any(isinstance(record, TopicConfigChanged | NodeConfigChanged) for record in records):
             self._elect_all = True  # what waits may be led by whom it might not be before
         for record in records:
             if isinstance(record, PartitionChanged):
-                self.reports.keep_replicas(record.state.cluster_id, record.state.replicas)
+                self.reports.keep_replicas(record.state.cluster_id, record.state.replicas, end)
         self._note_leaderless(image, end)
 
     def _note_leaderless(self, image: ClusterImage, end: Offset) -> None:

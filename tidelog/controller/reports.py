@@ -3,7 +3,9 @@
 Rule 1: this is hearsay. It is in no log, is lost with the process, and never makes an election
         clean; among those who may lead it tells who has the most.
 Rule 2: what a broker said in another life counts no more.
-Rule 3: what is damaged is indexed, and so is what has just become so or ceased to be: whoever
+Rule 3: a voter may hear of a replica before it has applied what the broker has. What it forgets as
+        it applies the rest was said before that; the broker does not say the other things again.
+Rule 4: what is damaged is indexed, and so is what has just become so or ceased to be: whoever
         decides looks at these alone.
 """
 
@@ -49,9 +51,13 @@ class ReplicaReports:
         replicas: Iterable[ReplicaReport],
         now: float,
         *,
+        metadata_offset: Offset = 0,
         disk_full: bool = False,
     ) -> None:
-        """A broker may tell of all its replicas, or only of those that have changed."""
+        """A broker may tell of all its replicas, or only of those that have changed.
+
+        It has applied all metadata below `metadata_offset`.
+        """
         said = self._by_node.get(node)
         if said is None or said.broker_epoch < broker_epoch:
             self.unsettled |= said.damaged if said is not None else {}
@@ -62,6 +68,7 @@ class ReplicaReports:
             said.disk_full = disk_full
             for report in replicas:
                 said.reports[report.cluster_id] = report
+                said.on[report.cluster_id] = metadata_offset
                 if report.damaged != (report.cluster_id in said.damaged):
                     self._turn(said, report)
 
@@ -110,33 +117,39 @@ class ReplicaReports:
         said = self._by_node.get(node)
         return None if said is None else now - said.at
 
-    def keep_replicas(self, cluster_id: int, replicas: Container[NodeId]) -> None:
-        """Forget what others said of the partition: they hold it no more.
+    def keep_replicas(self, cluster_id: int, replicas: Container[NodeId], applied: Offset) -> None:
+        """Forget what others said of the partition: by the log below `applied` they hold it not.
 
         Should they hold it again, it is another log.
         """
         for node, said in self._by_node.items():
-            if node not in replicas and said.reports.pop(cluster_id, None) is not None:
-                said.damaged.pop(cluster_id, None)
+            if node not in replicas and said.on.get(cluster_id, applied) < applied:
+                said.forget(cluster_id)
 
-    def keep_only(self, known: Container[int]) -> None:
-        """Forget the partitions that are not `known`: their topics are deleted."""
+    def keep_only(self, known: Container[int], applied: Offset) -> None:
+        """Forget the partitions that are not `known`: their topics are deleted, below `applied`."""
         for said in self._by_node.values():
-            for cluster_id in [i for i in said.reports if i not in known]:
-                del said.reports[cluster_id]
-                said.damaged.pop(cluster_id, None)
+            for cluster_id in [i for i, on in said.on.items() if i not in known and on < applied]:
+                said.forget(cluster_id)
         for cluster_id in [i for i in self.unsettled if i not in known]:
-            del self.unsettled[cluster_id]
+            if not any(cluster_id in said.damaged for said in self._by_node.values()):
+                del self.unsettled[cluster_id]
 
 
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "reports")
+    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "on", "reports")
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
         self.at = 0.0
         self.reports: dict[int, ReplicaReport] = {}
+        self.on: dict[int, Offset] = {}
+        """Below which offset the broker had applied the metadata when it said so."""
         self.damaged: dict[int, None] = {}
         self.disk_full = False
+
+    def forget(self, cluster_id: int) -> None:
+        del self.reports[cluster_id], self.on[cluster_id]
+        self.damaged.pop(cluster_id, None)

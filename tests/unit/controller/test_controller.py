@@ -741,6 +741,21 @@ def in_sync_grows(driver, *nodes):
     driver.apply([change_in_sync(driver.image, wanted, driver.controller.electorate(driver.image))])
 
 
+def test_a_replica_of_which_a_voter_heard_before_it_knew_of_it_may_join():
+    """The broker has applied more than this voter, and says nothing twice that does not change."""
+    driver = Driver(*cluster(1, 2, 3), partition_in([1, 2], [1, 2], 1), preferred_seconds=None)
+    driver.beat(3, reached=driver.end + 2, replicas=[ReplicaReport(CLUSTER_ID, -1, 0, 0)])
+
+    in_sync_grows(driver, 1)  # 3 had applied this when it spoke, and the move behind it
+    able = driver.controller.electorate(driver.image)
+    moves = reassignment.begin(the_place(driver.image), (1, 2, 3), driver.image, able)
+    driver.apply([moves])
+    driver.begin()
+    in_sync_grows(driver, 1, 3)
+
+    assert driver.partition.in_sync == {1, 3}
+
+
 def test_the_next_controller_completes_what_the_last_one_saw_begin():
     driver = Driver(*cluster(1, 2, 3, 4), partition_in([1, 2], [1, 2], 1), preferred_seconds=None)
     place, able = the_place(driver.image), driver.controller.electorate(driver.image)

@@ -31,7 +31,7 @@ def test_deleted_partitions_are_forgotten():
     reports = ReplicaReports()
     reports.take(1, 5, [ReplicaReport(7, 0, 10, 9), ReplicaReport(8, 0, 1, 1)], now=1.0)
 
-    reports.keep_only({8})
+    reports.keep_only({8}, 1)
 
     assert reports.get(1, 7) is None
     assert reports.get(1, 8) is not None
@@ -78,7 +78,7 @@ def test_damage_of_deleted_topics_is_forgotten():
     reports = ReplicaReports()
     reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0)
 
-    reports.keep_only([])
+    reports.keep_only([], 1)
 
     assert (list(reports.damaged()), reports.unsettled) == ([], {})
 
@@ -94,9 +94,22 @@ def test_who_holds_a_partition_no_more_has_nothing_to_say_of_it():
     for node in (1, 2):
         reports.take(node, 5, [ReplicaReport(7, 0, 10, 9, True), ReplicaReport(8, 0, 1, 1)], now=1)
 
-    reports.keep_replicas(7, [2, 3])
+    reports.keep_replicas(7, [2, 3], 1)
 
     assert reports.get(1, 7) is None
     assert not reports.is_damaged(1, 7)
     assert reports.get(1, 8) is not None
     assert reports.is_damaged(2, 7)
+
+
+def test_what_was_said_on_newer_metadata_is_kept_while_a_voter_applies_the_older():
+    reports = ReplicaReports()
+    reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0, metadata_offset=12)
+
+    reports.keep_replicas(7, [2, 3], 11)  # it held it no more, and has held it again since
+    reports.keep_only([], 12)  # something else was deleted before its topic was made
+
+    assert reports.said_in(5, 1, 7) == ReplicaReport(7, 0, 10, 9, True)
+    assert (list(reports.damaged()), list(reports.unsettled)) == ([7], [7])
+    reports.keep_replicas(7, [2, 3], 13)
+    assert reports.said_in(5, 1, 7) is None
