@@ -22,11 +22,13 @@ def notifier(environment: Mapping[str, str] = os.environ) -> Callable[[str], Non
         return None
     if address.startswith("@"):  # a name without a file
         address = "\0" + address[1:]
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    sender.setblocking(False)
 
     def notify(message: str) -> None:
-        with suppress(OSError):  # it listens no more, or too slowly; it is only told
+        with (
+            suppress(OSError),  # it listens no more, or too slowly; it is only told
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
+        ):
+            sender.setblocking(False)
             sender.sendto(message.encode(), address)
 
     return notify
