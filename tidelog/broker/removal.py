@@ -66,6 +66,7 @@ class Removal:
 
     async def _begin_at(self, partition: Partition, start: Offset) -> bool:
         """Let the log begin at `start`; whether its disk knows. Nobody is shown it before."""
+        start = max(start, partition.log.start)  # it may have moved while this waited its turn
         async with self._directory.noting:  # or an older start would be noted after it
             work = partial(self._directory.raise_start, partition.name, start)
             try:

@@ -632,7 +632,8 @@ class Partition:
         """Go on with a log that was opened again: it may end, or begin, elsewhere."""
         self.log.tail.clear()
         self.log = log
-        self.noted_start = log.start
+        # What a full disk kept from being noted is not noted by opening the log again.
+        self.noted_start = log.start if log.is_anew else min(self.noted_start, log.start)
         if log.refusal is not None:
             self.disk_full = False  # it is damaged, which no room will mend
         elif self.disk_full:

@@ -1,0 +1,79 @@
+"""Where a log begins, as its disk knows it, through removals that meet and disks that are full."""
+
+import asyncio
+
+from tests.unit.broker.node import Machine, Node, batch_of
+from tidelog.broker.broker import Broker
+from tidelog.log.directory import LOG_STARTS
+from tidelog.model import TopicPartition
+from tidelog.wire.apis import Api
+
+NAME = TopicPartition("t", 0)
+
+
+def noted_start(broker: Broker) -> int:
+    return broker._directory.read_checkpoint(LOG_STARTS).get(NAME, 0)
+
+
+async def delete_before(node: Node, offset: int) -> int:
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
+    answer = await node.ask(Api.DELETE_RECORDS, 2, topics=topics, timeout=10_000)
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+async def fill(node: Node) -> None:
+    await node.create("t")
+    assert (await node.produce("t", batch_of(*[b"x"] * 100))).error_code == 0
+
+
+def test_a_removal_that_waited_notes_no_earlier_start_than_the_log_has():
+    machine = Machine()
+
+    async def delete(node: Node) -> None:
+        await fill(node)
+        assert await delete_before(node, 50) == 0
+        broker = node.broker
+        partition = broker.partition("t", 0)
+        async with partition.files:
+            deleting = asyncio.ensure_future(delete_before(node, 80))
+            await asyncio.sleep(0.1)
+            removing = asyncio.ensure_future(
+                broker._removal.advance_start(partition, partition.log.start)
+            )
+            await asyncio.sleep(0.1)
+        assert await deleting == 0
+        await removing
+        assert noted_start(broker) == 80
+
+    async def look(node: Node) -> None:
+        assert node.broker.partition("t", 0).log.start == 80
+
+    machine.live(delete, killed=True)
+    machine.live(look)
+
+
+def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
+    machine = Machine(disk_reserve_bytes=0, checkpoint_ms=500)
+
+    async def delete(node: Node) -> None:
+        await fill(node)
+        broker, disk = node.broker, machine.disk
+        partition = broker.partition("t", 0)
+        disk.capacity_bytes = disk._used_bytes
+        assert await delete_before(node, 50) != 0, "it cannot be noted"
+        assert (await node.produce("t", batch_of(b"x" * 100))).error_code != 0
+        await partition.mending.quiet()
+
+        answered = await delete_before(node, 50)
+
+        assert answered != 0
+        assert noted_start(broker) == 0
+        disk.capacity_bytes = None
+        await asyncio.sleep(2)
+        assert await delete_before(node, 50) == 0
+        assert noted_start(broker) == partition.noted_start == 50
+        assert partition.leader is not None
+        assert partition.leader.start == 50
+
+    machine.live(delete, killed=True)
