@@ -156,13 +156,14 @@ class Replicas:
             watermark = directory.watermarks.get(name, 0)
             if watermark > directory.log_starts.get(name, 0):
                 mark = max(mark, watermark)
-        return open_log(
-            self._host.disk, directory.path(name), clean=directory.was_clean,
+        work = partial(
+            open_log, self._host.disk, directory.path(name), clean=directory.was_clean,
             durable_mark=mark, start=directory.log_starts.get(name, 0),
             index_interval_bytes=config.index_interval_bytes, has_gaps=config.compacts or is_copy,
             watermark=directory.watermarks.get(name, 0),
             before_cut=partial(directory.note_cut, name),
         )  # fmt: skip
+        return directory.reserve.spend(work)
 
     def _add(self, replica: Replica, config: TopicConfig, state: LogState) -> None:
         name = replica.name

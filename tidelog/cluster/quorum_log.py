@@ -142,11 +142,12 @@ class QuorumLog:
         directory = self._directory
         directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
         known = directory.log_starts.get(METADATA_PARTITION, 0)
-        state = open_log(
-            self._host.disk, self.path, clean=clean, start=known,
+        work = partial(
+            open_log, self._host.disk, self.path, clean=clean, start=known,
             durable_mark=directory.durable_marks.get(METADATA_PARTITION, 0),
             index_interval_bytes=CONFIG.index_interval_bytes,
         )  # fmt: skip
+        state = directory.reserve.spend(work)
         if state.damaged_at is not None and self._before_mending is not None:
             state = self._mend(state.damaged_at, state)
         if state.start > start and self._before_mending is not None:  # its snapshot is rotten

@@ -130,13 +130,12 @@ class DataDirectory:
             self._spoil(marker)
         self._disk.remove(marker)
         self._disk.sync_directory(self.root)
+        self.reserve.fill()
         if not self.was_clean:
             # Names and bytes that a killed process left in memory alone, and this directory's own.
-            finish_relinks(self._disk, self.root)
-            self._relink_new()
+            self.reserve.spend(self._relink_new)
             self._disk.sync_everything(self.root)
         self._remove_leftovers()
-        self.reserve.fill()
         return identity
 
     def _is_clean(self, marker: Path) -> bool:
@@ -155,6 +154,7 @@ class DataDirectory:
 
     def _relink_new(self) -> None:
         """Name partitions anew that were made shortly before: the sync of it may have failed."""
+        finish_relinks(self._disk, self.root)
         for name in self._disk.list(self.root):
             topic, _, number = name.rpartition("-")
             path = self.root / name

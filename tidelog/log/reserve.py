@@ -4,8 +4,8 @@ A node whose disk is full must still note a vote, cut its metadata log, take the
 a topic, and write checkpoints. The reserve is a file of bytes that nobody reads. Where the disk has
 no room, the file shrinks by a piece and the write is tried again.
 
-Rule 1: only small writes come here: promises, checkpoints and the metadata log. Records of users
-        never do; they would use the reserve up.
+Rule 1: only small writes come here: promises, checkpoints, the metadata log, and the names that a
+        start gives files anew. Records of users never do; they would use the reserve up.
 Rule 2: the work that is given to `spend` can be done again after it failed half-way.
 Rule 3: a reserve that shrank grows again with the next checkpoint that finds room.
 Rule 4: all calls block on the disk, and may come from any thread.

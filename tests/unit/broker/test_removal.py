@@ -1,6 +1,8 @@
-"""Where a log begins, as its disk knows it, through removals that meet and disks that are full."""
+"""Where a log begins as its disk knows it, and starts, through removals and full disks."""
 
 import asyncio
+
+import pytest
 
 from tests.unit.broker.node import Machine, Node, batch_of
 from tidelog.broker.broker import Broker
@@ -77,3 +79,23 @@ def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
         assert partition.leader.start == 50
 
     machine.live(delete, killed=True)
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_node_starts_on_a_disk_that_has_no_room_for_another_name(is_noted):
+    machine = Machine(checkpoint_ms=500)
+
+    async def write(node: Node) -> None:
+        await fill(node)
+        if is_noted:
+            await asyncio.sleep(1)
+            node.broker.partition("t", 0).log.roll()  # this segment's name may not be durable
+            assert (await node.produce("t", batch_of(b"x"))).error_code == 0
+
+    async def look(node: Node) -> None:
+        assert node.broker.partition("t", 0).log.end == 100 + is_noted
+
+    machine.live(write, killed=True)
+    machine.disk.capacity_bytes = machine.disk._used_bytes
+    machine.disk.names_need_room = True
+    machine.live(look, killed=True)
