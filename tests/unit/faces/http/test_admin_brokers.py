@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.faces.http.cluster import Cluster
+from tidelog.broker.topics import create_topic
+from tidelog.cluster.messages import StopNode
+from tidelog.controller.decisions import NewTopic
 from tidelog.records import Record, encode_batch
 
 THROTTLE = "catchup.bytes.per.second"
@@ -127,6 +130,25 @@ def test_a_node_stops_itself_as_it_stops_others(world):
 
     assert (answer.status, answer.json["node"], node.stop_wanted.done()) == (202, 2, True)
     assert world.ask(2, "/v1/brokers/2/stop", "POST", None).status == 415
+
+
+def test_topics_may_be_made_while_a_broker_is_asked_to_stop(monkeypatch):
+    with Cluster(2, voters=1) as world:
+        create(world, "before", replication=2)
+        broker = world.node(1).broker
+        ask = broker.member.hub.ask
+
+        async def ask_meanwhile(node: int, message: Any, *args: Any, **options: Any) -> Any:
+            if isinstance(message, StopNode):
+                await create_topic(broker, NewTopic(name="meanwhile", config={}))
+            return await ask(node, message, *args, **options)
+
+        monkeypatch.setattr(broker.member.hub, "ask", ask_meanwhile)
+
+        stopping = world.post(1, "/v1/brokers/2/stop", {}, 202)
+
+        assert (stopping["node"], stopping["unavailable"]) == (2, [])
+        assert world.node(2).stop_wanted.done()
 
 
 # Replicas that move.

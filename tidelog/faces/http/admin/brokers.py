@@ -171,13 +171,16 @@ async def stop(call: Call) -> Stopping:
     node, broker = _known(call), call.broker
     if broker.image.brokers[node].fenced and node != broker.node_id:
         raise Problem(409, f"broker {node} is fenced: it does not run, or nobody can reach it")
-    unavailable = islice(
-        (
-            Place(topic=place.topic.name, partition=place.number)
-            for place in broker.image.held.get(node, {}).values()
-            if place.partition.in_sync == {node}
-        ),
-        LISTED_MAX,
+    # Before it is asked: the image changes while it answers.
+    unavailable = list(
+        islice(
+            (
+                Place(topic=place.topic.name, partition=place.number)
+                for place in broker.image.held.get(node, {}).values()
+                if place.partition.in_sync == {node}
+            ),
+            LISTED_MAX,
+        )
     )
     try:
         told = await broker.member.hub.ask(
@@ -188,7 +191,7 @@ async def stop(call: Call) -> Stopping:
             503, f"broker {node} does not answer: {error}. Send SIGTERM to it on its machine",
             headers={"retry-after": "1"},
         ) from error  # fmt: skip
-    return Stopping(node=told.node, stopping=True, unavailable=list(unavailable))
+    return Stopping(node=told.node, stopping=True, unavailable=unavailable)
 
 
 async def remove(call: Call) -> Removed:
