@@ -52,6 +52,12 @@ def controller(world: World) -> int | None:
     return None
 
 
+def leads(world: World, node: int) -> bool:
+    """Whether the node takes itself for the controller."""
+    quorum = quorum_of(world.machines[node])
+    return quorum is not None and quorum.leads
+
+
 def another_leads(world: World, than: int) -> bool:
     return controller(world) not in (None, than)
 
@@ -135,6 +141,18 @@ def test_a_dead_broker_is_fenced_at_once_and_a_silent_one_when_its_lease_ends(wo
     assert world.now - began_at < 0.5
 
 
+async def delete(world: World, name: str, node: int) -> int:
+    """Once, and at this node, which a client that tries again would not do."""
+    network = world.client("story").network
+    async with AdminClient(bootstrap(node), network=network, timeout_seconds=20.0) as client:
+        connection = await client.any_connection()
+        response = await connection.call(
+            Api.DELETE_TOPICS, topic_names=[name], topics=[{"name": name, "topic_id": None}],
+            timeout=20_000,
+        )  # fmt: skip
+        return int(response.responses[0].error_code)
+
+
 def test_a_node_that_lags_refuses_nothing_that_it_only_does_not_know_yet(world):
     leader = controller(world)
     assert leader is not None
@@ -143,24 +161,38 @@ def test_a_node_that_lags_refuses_nothing_that_it_only_does_not_know_yet(world):
     world.do(create(world, "new", leader))
     assert not knows(world, lagging, "new")
 
-    async def delete() -> int:
-        """Once, and at this node, which a client that tries again would not do."""
-        network = world.client("story").network
-        async with AdminClient(bootstrap(lagging), network=network, timeout_seconds=20.0) as client:
-            connection = await client.any_connection()
-            response = await connection.call(
-                Api.DELETE_TOPICS, topic_names=["new"], topics=[{"name": "new", "topic_id": None}],
-                timeout=20_000,
-            )  # fmt: skip
-            return int(response.responses[0].error_code)
-
-    deleting = world.client("story").spawn(delete())
+    deleting = world.client("story").spawn(delete(world, "new", lagging))
     world.run(seconds=0.5)
     world.heal()
     world.run_until(deleting.done, SECONDS_MAX)
 
     assert deleting.result() == 0
     assert not knows(world, leader, "new")
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["at the controller", "at a node beside it"])
+def test_a_controller_that_does_not_know_that_it_is_deposed_refuses_nothing(beside):
+    """Its leases are long, so that it is not busy with fencing those who are out of its reach."""
+    with make_world(nodes=5, broker_session_timeout_ms=60_000) as world:
+        world.start()
+        world.run(seconds=1)
+        old = controller(world)
+        assert old is not None
+        companion, *others = (node for node in world.machines if node != old)
+        for node in (old, companion):
+            for other in others:
+                world.cut(node, other)
+                world.cut(other, node)
+        world.run_until(lambda: any(leads(world, node) for node in others), SECONDS_MAX)
+        world.do(create(world, "new", next(node for node in others if leads(world, node))))
+        assert leads(world, old), "as far as it knows"
+
+        deleting = world.client("story").spawn(delete(world, "new", companion if beside else old))
+        world.run(seconds=0.3)
+        world.heal()
+        world.run_until(deleting.done, SECONDS_MAX)
+
+        assert deleting.result() == 0
 
 
 def test_a_busy_controller_fences_a_silent_broker_none_the_later(world):

@@ -57,6 +57,7 @@ class ActiveController:
         self._config_of = config_of
         self._lease_seconds = lease_seconds
         self._leadership = Leadership(member)
+        member.metadata.led_since = self._leadership.confirmed
         self._process = host.new_id().hex
         self._controller: Controller | None = None
         self._wake = asyncio.Event()

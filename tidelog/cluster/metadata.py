@@ -6,12 +6,13 @@ Rule 2: a node that wants a change decides it on the image that it has, and says
         (`controller.conflicts`): then it is as good as its own. Otherwise the other node catches
         up and decides again.
 Rule 3: a refusal, or a decision that changes nothing, counts only if it was made on an image that
-        holds everything that was committed before the change was asked for.
+        holds everything that was committed before the change was asked for. A controller that is
+        deposed may not know: so it counts only once there is proof of who led (`leadership`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -63,6 +64,8 @@ class Metadata:
         self._recent = RecentCommits()
         self.replies_lost = 0
         """How often a proposal was sent and nothing heard of it: it may take effect, or not."""
+        self.led_since: Callable[[], Awaitable[bool]]
+        """Whether it is certain that this node led the quorum at some moment since the call."""
         self._quorum: Quorum
         self._hub: Hub
 
@@ -138,18 +141,36 @@ class Metadata:
         if self._quorum.refusal is not None and self._quorum.raft.leader in (None, self._me):
             raise StorageError(self._quorum.refusal)
         if self._quorum.leads:
-            decided = decide(self.image)
-            try:
-                await self._commit(_records(decided))
-            except NotController:
-                self.replies_lost += 1  # the next controller may find it in its log
-                return None
-            return decided
+            return await self._try_here(decide)
         leader = self._quorum.raft.leader
         if leader is None or leader == self._me:
             await asyncio.sleep(_RETRY_SECONDS)
             return None
         return await self._try_there(leader, decide, asked)
+
+    async def _try_here(self, decide: Callable[[ClusterImage], Change]) -> Change | None:
+        try:
+            decided = decide(self.image)
+        except BrokerError:
+            if await self._is_certain():
+                raise
+            return None
+        records = _records(decided)
+        if not records:
+            return decided if await self._is_certain() else None
+        try:
+            await self._commit(records)
+        except NotController:
+            self.replies_lost += 1  # the next controller may find it in its log
+            return None
+        return decided
+
+    async def _is_certain(self) -> bool:
+        """Whether this node decides; if nobody can tell, not before a moment has passed."""
+        if await self.led_since():
+            return True
+        await asyncio.sleep(_RETRY_SECONDS)
+        return False
 
     @property
     def _me(self) -> NodeId:
@@ -183,7 +204,8 @@ class Metadata:
             await self.reached(answer.offset)
             return decided
         if answer.fate == ProposalFate.STALE:
-            asked.newest = min(asked.newest, answer.offset)
+            if not records:  # else nobody proved to be the controller
+                asked.newest = min(asked.newest, answer.offset)
             await self.reached(answer.offset)
         else:
             self.replies_lost += 1  # it may have lost the lead after it had begun
@@ -232,7 +254,8 @@ class Metadata:
         self._quorum.spawn(self._take(proposal, place))
 
     async def _take(self, proposal: Proposal, place: Answer) -> None:
-        if not self._quorum.leads:
+        # Records prove it, too: they are committed, or not.
+        if not self._quorum.leads or not (proposal.records or await self.led_since()):
             place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
             return
         async with self._one_at_a_time:
