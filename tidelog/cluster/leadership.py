@@ -2,6 +2,7 @@
 
 Rule 1: another node leads only once a majority of the voters has left this epoch. So a majority
         that says it has not, asked after a moment, proves that nobody led in a later epoch then.
+        A voter is a disk: another one in its node may have forgotten which epochs that left.
 Rule 2: those who want to know go together; nobody joins a round that was sent before it asked.
 Rule 3: no clock and no timeout is believed here: a paused node, a slow link or a voter that
         restarts delays the proof, and falsifies nothing.
@@ -16,6 +17,7 @@ from tidelog.model import Epoch, NodeId
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
+from tidelog.raft.voters import ReplicaKey
 
 _ASK_SECONDS_MAX: Final = 0.5
 
@@ -54,7 +56,7 @@ class Leadership:
         if not quorum.leads:
             return False
         epoch, voters, me = quorum.raft.epoch, quorum.raft.voters, self._member.me.key.id
-        others = [node for node in voters.ids if node != me]
+        others = [voter.key for voter in voters if voter.key.id != me]
         needed = voters.majority - (len(voters.ids) - len(others))
         is_confirmed = needed <= 0 or await self._ask_all(others, epoch, needed)
         return is_confirmed and self._leads_in(epoch)
@@ -63,28 +65,29 @@ class Leadership:
         quorum = self._member.quorum
         return quorum.leads and quorum.raft.epoch == epoch
 
-    async def _ask_all(self, nodes: list[NodeId], epoch: Epoch, needed: int) -> bool:
+    async def _ask_all(self, others: list[ReplicaKey], epoch: Epoch, needed: int) -> bool:
         """Whether `needed` of them say that it is their epoch; waits for no more than these."""
         loop = asyncio.get_running_loop()
         is_settled: asyncio.Future[bool] = loop.create_future()
         told: list[bool] = []
 
-        async def ask(node: NodeId) -> None:
-            told.append(await self._ask(node, epoch))
-            if not is_settled.done() and (sum(told) >= needed or len(told) == len(nodes)):
+        async def ask(voter: ReplicaKey) -> None:
+            told.append(await self._ask(voter, epoch))
+            if not is_settled.done() and (sum(told) >= needed or len(told) == len(others)):
                 is_settled.set_result(sum(told) >= needed)
 
-        asking = [loop.create_task(ask(node)) for node in nodes]
+        asking = [loop.create_task(ask(voter)) for voter in others]
         try:
             return await is_settled
         finally:
             for task in asking:
                 task.cancel()
 
-    async def _ask(self, node: NodeId, epoch: Epoch) -> bool:
+    async def _ask(self, voter: ReplicaKey, epoch: Epoch) -> bool:
+        question = ConfirmEpoch(epoch=epoch, directory=voter.directory)
         try:
             answer = await self._member.hub.ask(
-                node, ConfirmEpoch(epoch=epoch), ConfirmEpochAnswer, seconds_max=_ASK_SECONDS_MAX
+                voter.id, question, ConfirmEpochAnswer, seconds_max=_ASK_SECONDS_MAX
             )
         except (PeerUnreachable, PeerRefused):
             return False
@@ -96,4 +99,5 @@ class Leadership:
         if raft is None:
             place.fail("this node is starting")
         else:
-            place.send(ConfirmEpochAnswer(is_in_it=raft.epoch == asked.epoch))
+            is_voter = asked.directory in ("", self._member.me.key.directory)
+            place.send(ConfirmEpochAnswer(is_in_it=is_voter and raft.epoch == asked.epoch))

@@ -101,6 +101,8 @@ class ConfirmEpoch(Message, frozen=True, kw_only=True, tag=True):
     """Asked by the active controller of the other voters: is this still the quorum's epoch?"""
 
     epoch: Epoch
+    directory: str = ""
+    """Of the disk that votes; empty from nodes that do not say."""
 
 
 class ConfirmEpochAnswer(Message, frozen=True, kw_only=True, tag=True):
