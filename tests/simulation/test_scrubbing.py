@@ -8,12 +8,13 @@ import pytest
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
 from tidelog.broker import scrubbing as scrubbing_module
 from tidelog.broker.scrubbing import Scrubber
+from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
 from tidelog.host import Path, read_file
 from tidelog.log.scrub import SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
-from tidelog.records import Record, encode_batch
+from tidelog.records import Record, encode_batch, read_header
 from tidelog.simulation import swarm
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import DATA
@@ -82,6 +83,55 @@ def test_rot_is_healed_where_it_is(role, position):
         assert rot.source != node
         assert stage.state.epoch == epoch, "nobody had to lead instead"
         assert stage.state.in_sync == set(stage.nodes)
+
+
+def delete_before(stage: Stage, offset: int) -> None:
+    async def work() -> None:
+        async with stage.client(AdminClient, stage.controller) as client:
+            await client.delete_records(PLACE.topic, {0: offset})
+
+    stage.world.do(work())
+    stage.world.run(1)
+
+
+@pytest.mark.parametrize("position", [9, 70])
+def test_rot_of_the_batch_that_holds_the_start_is_healed(position):
+    with a_stage(**scrubbing()) as stage:
+        stage.commit(10)
+        for _ in range(6):
+            stage.commit()
+        delete_before(stage, 5)
+        node = stage.nodes[0]
+        assert stage.leads(node)
+        sound = content(stage, node)
+
+        stage.world.machines[node].disk.flip_bit(SEALED, position, 3)
+        await_cycle(stage, node)
+
+        assert content(stage, node) == sound
+        found = state_of(stage, node)
+        assert (found.found, found.healed, found.open) == (1, 1, [])
+        assert found.recent[0].offset == 5
+
+
+def test_rot_of_what_is_deleted_keeps_nothing_behind_it_from_being_healed():
+    every_batch = TopicConfig(segment_bytes=300, index_interval_bytes=1)
+    with a_stage(**scrubbing(topic_defaults=every_batch)) as stage:
+        for _ in range(12):
+            stage.commit()
+        delete_before(stage, 2)
+        node = stage.nodes[0]
+        sound = content(stage, node)
+        size = read_header(sound).size
+        assert len(sound) >= 4 * size
+
+        stage.world.machines[node].disk.flip_bit(SEALED, 9, 3)  # the length of what is deleted
+        stage.world.machines[node].disk.flip_bit(SEALED, 3 * size + 65, 3)
+        await_cycle(stage, node)
+
+        assert content(stage, node)[size:] == sound[size:]
+        found = state_of(stage, node)
+        assert (found.found, found.healed, found.open) == (1, 1, [])
 
 
 def test_rot_of_two_replicas_in_different_places_is_healed_from_each_other():

@@ -270,7 +270,7 @@ class Scrubber:
         if scrub.problem == GAP and not partition.is_copy:
             partition.is_sparse = scrub.has_gaps = True  # it was compacted once: nothing is lost
             return True
-        name, offset = partition.name, scrub.offset
+        name, offset = partition.name, scrub.live_offset
         is_new = self._cycle.find(name, offset) is None
         rot = self._cycle.found(name, offset, scrub.problem, self._host.clock.wall_ms())
         if is_new:
@@ -362,8 +362,9 @@ class Scrubber:
 
     async def _ask(self, source: NodeId, cluster_id: int, scrub: SegmentScrub) -> Bytes:
         asked = FetchRange(
-            cluster_id=cluster_id, offset=scrub.offset, end=scrub.end, bytes_max=_RANGE_BYTES_MAX
-        )
+            cluster_id=cluster_id, offset=scrub.live_offset, end=scrub.end,
+            bytes_max=_RANGE_BYTES_MAX,
+        )  # fmt: skip
         answer, data = await self._member.hub.ask_data(
             source, asked, FetchRangeAnswer, seconds_max=_ASK_SECONDS_MAX
         )
@@ -430,7 +431,7 @@ class Scrubber:
         await self._host.offload.run(partial(scrub.seek, self._host.disk))
         if scrub.problem is None or not await self._confirm(visit) or await self._found(visit):
             return True
-        rot = self._cycle.find(partition.name, scrub.offset)
+        rot = self._cycle.find(partition.name, scrub.live_offset)
         if rot is None or not rot.is_contradicted:
             return True
         self._unhealed.pop(rot, None)

@@ -10,7 +10,9 @@ Rule 3: what the device does not read is rot, too. Whoever writes it again gives
         chance to put it elsewhere.
 Rule 4: the index files are what the batches make of them, or are made again. They may differ though
         nothing rotted: a restart, and another `index.interval.bytes`, space entries otherwise.
-Rule 5: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
+Rule 5: batches wholly below the log's start are deleted, and no replica sends them. Rot in them is
+        passed over, if the index tells where the first batch lies that is not deleted.
+Rule 6: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
         interrupts it leaves each byte as it was or as it shall be.
 """
 
@@ -23,7 +25,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.host import Bytes, Disk, File, Path, read_file, replace_file
-from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, find_batch
 from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.records import (
     HEADER_BYTES,
@@ -129,11 +131,35 @@ class SegmentScrub:
             if error.errno != errno.EIO:
                 raise
             self.problem, found = f"the device does not read it ({error.strerror})", Scanned(0, 0)
+        if self.problem is not None and self._pass_deleted(disk):
+            self.problem = None
         if self.problem is not None or self.is_done:
             self.close()
         if self.is_done and self._index is not None:
             self._compare_indexes(disk, self._index)
         return found
+
+    @property
+    def live_offset(self) -> Offset:
+        """The first record at `position` that is not deleted: what others can be asked for."""
+        return max(self.offset, self.start)
+
+    def _pass_deleted(self, disk: Disk) -> bool:
+        """Go on at the batch that holds the log's start; False if that is here, or not found."""
+        if self.offset >= self.start:
+            return False
+        with suppress(OSError):
+            file = self._file or disk.open(self.segment.path())
+            before = self.segment.position_before(disk, self.start)
+            found = find_batch(file, before, file.size(), self.start)
+            if found is not None and found[0] > self.position:
+                position, header = found
+                base = header.base_offset
+                if self.offset < base and (base <= self.start or self.has_gaps):
+                    self._index = None
+                    self.position, self.offset = position, base
+                    return True
+        return False
 
     def _compare_indexes(self, disk: Disk, index: Segment) -> None:
         contents = index.index_contents()
@@ -291,7 +317,8 @@ class SegmentScrub:
                     # Two replicas say the same: it is the history that is wrong.
                     self.checks_epochs = False
                 elif problem is not None:
-                    fit = Fit.GAP if problem == GAP else Fit.NONE
+                    is_gap = problem == GAP and self.offset >= self.start
+                    fit = Fit.GAP if is_gap else Fit.NONE
                     break
                 if found != batch:
                     file.write(self.position, [batch])
