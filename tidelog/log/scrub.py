@@ -12,8 +12,9 @@ Rule 4: the index files are what the batches make of them, or are made again. Th
         nothing rotted: a restart, and another `index.interval.bytes`, space entries otherwise.
 Rule 5: batches wholly below the log's start are deleted, and no replica sends them. Rot in them is
         passed over, if the index tells where the first batch lies that is not deleted.
-Rule 6: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte; so whatever
-        interrupts it leaves each byte as it was or as it shall be.
+Rule 6: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte, and only if
+        it ends where the one in its place does, as far as that is known. So whatever interrupts it
+        leaves each byte as it was or as it shall be, and sound batches behind it stay.
 """
 
 import errno
@@ -188,20 +189,26 @@ class SegmentScrub:
         """Go on behind the batch that has the problem; False if nothing sound follows it."""
         self._index = None
         with suppress(OSError):
-            file = disk.open(self.segment.path())
-            header = file.read_device(self.position, HEADER_BYTES)
-            size = batch_size_at(header, 0, len(header))
-            after = self.position + size
-            if not size or after >= file.size():
-                return False
-            following = read_header(file.read_device(after, HEADER_BYTES).ljust(HEADER_BYTES))
-            before = self.position, self.offset
-            self.position, self.offset = after, following.base_offset
-            if before[1] < self.offset < self.end and self._is_sound(file):
+            behind = self._sound_behind(disk.open(self.segment.path()))
+            if behind is not None:
+                self.position, self.offset = behind
                 self.problem = None
                 return True
-            self.position, self.offset = before
         return False
+
+    def _sound_behind(self, file: File) -> tuple[int, Offset] | None:
+        """Where the next batch lies, by the length of the one at `position`, if that is sound."""
+        head = file.read_device(self.position, HEADER_BYTES)
+        size = batch_size_at(head, 0, len(head))
+        after = self.position + size
+        if not size or after >= file.size():
+            return None
+        following = read_header(file.read_device(after, HEADER_BYTES).ljust(HEADER_BYTES))
+        if not self.offset < following.base_offset < self.end:
+            return None
+        behind = copy(self)
+        behind.position, behind.offset = after, following.base_offset
+        return (behind.position, behind.offset) if behind._is_sound(file) else None
 
     def fork(self) -> "SegmentScrub":
         """The same place, for whoever comes back to it later."""
@@ -301,6 +308,8 @@ class SegmentScrub:
         """
         assert not self.has_gaps, "where offsets are missing, replicas differ"
         self._index = None
+        if not self._ends_with(data):
+            return Fit.NONE, 0
         path = self.segment.path()
         is_new = not disk.exists(path)
         file = disk.open(path, create=True)
@@ -319,6 +328,9 @@ class SegmentScrub:
                 elif problem is not None:
                     is_gap = problem == GAP and self.offset >= self.start
                     fit = Fit.GAP if is_gap else Fit.NONE
+                    break
+                elif found != batch and not self._leads_on(file, header):
+                    fit = Fit.NONE
                     break
                 if found != batch:
                     file.write(self.position, [batch])
@@ -341,6 +353,27 @@ class SegmentScrub:
             file.close()
         self.segment.size = max(self.segment.size, self.position)
         return fit, sum(len(batch) for _, batch in written)
+
+    def _ends_with(self, data: Bytes) -> bool:
+        """Whether batches that reach the segment's end fill its file.
+
+        Those of a replica that was compacted once are smaller, and sound ones would go for them.
+        """
+        position, offset = self.position, self.offset
+        for header, _ in iterate_batches(data):
+            if header.next_offset > offset:
+                position, offset = position + header.size, header.next_offset
+        return offset != self.end or offset == self.offset or position >= self.segment.size
+
+    def _leads_on(self, file: File, header: BatchHeader) -> bool:
+        """Whether a batch ends where the one in its place does, if a sound one follows that."""
+        after = copy(self)
+        after.position, after.offset = self.position + header.size, header.next_offset
+        with suppress(OSError):
+            behind = self._sound_behind(file)
+            # The length may be what has rotted: then it is the other's that leads to a sound one.
+            return behind is None or after._is_sound(file)
+        return True
 
     def _read_or_none(self, file: File, size: int) -> bytes | None:
         try:

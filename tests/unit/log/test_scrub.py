@@ -173,6 +173,24 @@ def test_batches_that_do_not_belong_there_are_not_taken():
     assert content(rig) == rotten
 
 
+@pytest.mark.parametrize("position", [10, 70])
+def test_a_replica_that_was_compacted_once_changes_nothing(position):
+    """Its batches have the same offsets and epochs, and other bytes: sound ones would go."""
+    batches = a_sealed_log().read_all()
+    others = a_sealed_log(10, 100, 40, 7).read_all()
+    rig = a_sealed_log()
+    rig.disk.flip_bit(rig.log.segments[0].path(), len(batches[0]) + position, 1)
+    rotten = content(rig)
+    scrub = scrub_of(rig)
+    scrub.seek(rig.disk)
+    assert scrub.offset == 1
+
+    assert scrub.mend(rig.disk, b"".join(others[1:4])) == (Fit.NONE, 0)
+
+    assert content(rig) == rotten
+    assert scrub.mend(rig.disk, b"".join(batches[1:4])) == (Fit.WHOLE, len(batches[1]))
+
+
 def test_a_history_that_two_replicas_contradict_is_not_believed():
     rig = a_sealed_log()
     whole = content(rig)
