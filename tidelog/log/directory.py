@@ -17,7 +17,6 @@ Names and formats are Kafka's, so that its tools read the directory.
 
 import asyncio
 import base64
-import errno
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -270,7 +269,7 @@ class DataDirectory:
             try:
                 self._write_checkpoint(CUT_TAILS, self.cut_tails)
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if not is_full(error):
                     raise
                 # A node must start for its disk to be emptied; the next checkpoint has it.
                 _log.warning("it cannot be noted yet that %s was cut: %s", partition, error)

@@ -62,6 +62,7 @@ def open_log(
     index_interval_bytes: int,
     has_gaps: bool = False,
     synced_end: Offset = 0,
+    is_start: bool = True,
     watermark: Offset | None = None,
     before_cut: Callable[[Offset], None] = lambda end: None,
 ) -> LogState:
@@ -70,8 +71,10 @@ def open_log(
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
     active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
-    process has synced everything below it, so that it need not be written again. `watermark`: what
-    ended below it is decided; without one, all that ended before the last snapshot counts as such.
+    process has synced everything below it, so that it need not be written again. `is_start`: an
+    earlier process may have failed to sync a name; in this one a failed sync is the node's end.
+    `watermark`: what ended below it is decided; without one, all that ended before the last
+    snapshot counts as such.
     `before_cut` is called before bytes are discarded, with the offset where the log will end.
     """
     finish_relinks(disk, directory)
@@ -105,7 +108,7 @@ def open_log(
             disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end,
             before_cut,
         )  # fmt: skip
-        if active.base >= durable_mark:  # its name may be as new as its bytes
+        if is_start and active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
     if state.end < start:

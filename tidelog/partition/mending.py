@@ -162,7 +162,7 @@ class Mending:
             self._host.disk, self._partition.path, clean=False, start=start,
             durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
             has_gaps=config.compacts or self._partition.is_copy, synced_end=synced_end,
-            watermark=self._partition.high_watermark,
+            is_start=False, watermark=self._partition.high_watermark,
         )  # fmt: skip
 
     def _log(self, state: LogState) -> Log:

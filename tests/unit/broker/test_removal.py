@@ -1,4 +1,4 @@
-"""Where a log begins as its disk knows it, and starts, through removals and full disks."""
+"""Log starts that are noted, and starts of nodes, through removals and full disks."""
 
 import asyncio
 
@@ -99,3 +99,22 @@ def test_a_node_starts_on_a_disk_that_has_no_room_for_another_name(is_noted):
     machine.disk.capacity_bytes = machine.disk._used_bytes
     machine.disk.names_need_room = True
     machine.live(look, killed=True)
+
+
+def test_a_log_is_opened_again_on_a_disk_that_has_no_room_for_another_name():
+    machine = Machine()
+
+    async def write(node: Node) -> None:
+        await node.create("t", durability="replicated")  # so its segment is not synced yet
+        assert (await node.produce("t", batch_of(b"x"))).error_code == 0
+        machine.disk.capacity_bytes = machine.disk._used_bytes
+        machine.disk.names_need_room = True
+
+        assert (await node.produce("t", batch_of(b"x" * 1000))).error_code != 0
+
+        partition = node.broker.partition("t", 0)
+        await partition.mending.quiet()
+        assert partition.disk_full
+        assert (await node.fetch_one("t")).high_watermark == 1
+
+    machine.live(write, killed=True)
