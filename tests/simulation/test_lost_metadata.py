@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.test_cluster import SECONDS_MAX, controller, create, knows, make_world
+from tidelog.cluster.acknowledged import AcknowledgedNote
+from tidelog.cluster.quorum_log import QuorumLog
 from tidelog.cluster.snapshots import SUFFIX
 from tidelog.host import Path
 from tidelog.raft.logview import LogView
@@ -125,3 +127,28 @@ def test_a_voter_without_a_sound_snapshot_begins_anew():
 
         world.run_until(lambda: knows(world, rotten, "topic-29"), SECONDS_MAX)
         world.run_until(lambda: is_whole(world, rotten), SECONDS_MAX)
+
+
+def test_a_log_that_is_cut_is_noted_to_end_there_before(world, monkeypatch):
+    """Power may be lost in between, and must not look as if the disk had lost anything."""
+    truncate, cuts = QuorumLog.truncate, []
+
+    async def watched(self: QuorumLog, end: int) -> None:
+        noted = AcknowledgedNote(self._host.disk, self.path).read()
+        assert noted is not None
+        cuts.append((noted.end <= end, self.end > end))
+        await truncate(self, end)
+
+    monkeypatch.setattr(QuorumLog, "truncate", watched)
+    old = controller(world)
+    assert old is not None
+    for other in {1, 2, 3} - {old}:
+        world.cut(old, other)
+        world.cut(other, old)
+    world.client("story").spawn(create(world, "undecided", old))
+    world.run_until(lambda: controller(world) not in (None, old), SECONDS_MAX)
+    world.do(create(world, "decided", controller(world) or 0))
+    world.heal()
+    world.run_until(lambda: knows(world, old, "decided"), SECONDS_MAX)
+
+    assert cuts == [(True, True)]

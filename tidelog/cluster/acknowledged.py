@@ -6,6 +6,7 @@ The note tells: a log that ends before it has lost something (`raft.logview`, ru
 
 Rule 1: the note is durable before anybody hears that the bytes are, and after they are. So it never
         speaks of bytes that were not synced, and a power loss does not look like a loss.
+        A log that is to be cut is noted to end there before it is cut.
 Rule 2: notes are written to two places in turn. A torn or rotten one leaves the one before it.
 Rule 3: if neither checks out, nobody knows what was acknowledged; that is noted at once.
 Rule 4: a note is written beside the quorum's loop, and covers all that was synced meanwhile.
@@ -127,6 +128,7 @@ class Acknowledgements:
         self._one_at_a_time = asyncio.Lock()
         self._logs = 0
         """How often the log was cut or replaced: what was synced before that counts no more."""
+        self._is_cutting = False
         self.noted = NOWHERE
 
     # At a start, in a disk's thread.
@@ -174,17 +176,26 @@ class Acknowledgements:
 
     def synced(self, position: Position) -> None:
         """The log is synced as far as `position`: note it, then say so."""
+        if self._is_cutting:
+            return  # `cut` says what is left of it
         if position <= self.noted and not self._is_noting:
             self._on_noted(position.end)
         else:
             self._want(position)
 
-    def lower(self, position: Position) -> None:
-        """The log was cut, and what it had acknowledged behind `position` was never committed."""
+    async def lower(self, position: Position) -> None:
+        """The log will be cut; what it acknowledged behind `position` was never committed."""
         self._logs += 1
         self._wanted = None
-        if position != self.noted or self._is_noting:
-            self._want(position)
+        self._is_cutting = True
+        async with self._one_at_a_time:
+            if position != self.noted:
+                await self._write(position)
+
+    def cut(self) -> None:
+        """The log was cut, after its note was lowered."""
+        self._is_cutting = False
+        self.synced(self.noted)
 
     def knows(self, acknowledged: Position) -> None:
         """A member that did not know what it had acknowledged may have learned it."""

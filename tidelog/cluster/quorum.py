@@ -314,12 +314,14 @@ class Quorum:
             case Truncate():
                 self._wanted = None
                 _log.info("the metadata log is cut from %d to %d", self.log.end, effect.end)
+                if self._acknowledgements is not None:
+                    await self._acknowledgements.lower(self.raft.log.acknowledged)
                 await self.log.truncate(effect.end)
                 # What a sync before the cut has reached is not what it says any more.
                 self._events = deque(e for e in self._events if not isinstance(e, Synced))
                 self._check_voters()
                 if self._acknowledgements is not None:
-                    self._acknowledgements.lower(self.raft.log.acknowledged)
+                    self._acknowledgements.cut()
             case Send():
                 task = self.spawn(self._send(effect.to, effect.request))
                 if isinstance(effect.request, EndEpoch):
