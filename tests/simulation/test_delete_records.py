@@ -5,8 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
-from tidelog.client.admin import AdminClient
+from tidelog.client.admin import AdminClient, Election
 from tidelog.client.cluster import Refused
+from tidelog.client.kafka import KafkaClient
+from tidelog.model import TopicPartition
+from tidelog.records import Record, encode_batch
 from tidelog.simulation.nodes import bootstrap
 
 NODES = (1, 2, 3)
@@ -82,3 +85,72 @@ async def _delete_at(story: Story, node: int) -> None:
     network = story.world.client("deleter").network
     async with AdminClient(bootstrap(node), network=network) as client:
         await client.delete_records(TOPIC, {0: -1})
+
+
+def send(story: Story, sequence: int, count: int) -> int:
+    """Let producer 7 send `count` records; the offset of the first that it is told."""
+    records = [Record(value=b"v%d" % (sequence + i), timestamp_ms=1) for i in range(count)]
+    batch = encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    async def work(client: KafkaClient) -> int | None:
+        return await client.produce(TOPIC, 0, batch)
+
+    return int(story.do(work))
+
+
+def let_lead(story: Story, node: int) -> None:
+    """Let a node lead that is in sync."""
+    place = TopicPartition(TOPIC, 0)
+    order = [node, *(n for n in NODES if n != node)]
+    story.do(lambda client: client.alter_reassignments({place: order}))
+    story.do(lambda client: client.elect_leaders(Election.PREFERRED, [place]))
+    story.until(lambda: story.leader() == node and story.replica(node).leader is not None)
+
+
+@pytest.mark.parametrize("loses_power", [False, True])
+@pytest.mark.parametrize("deleted", [14, 20])
+def test_a_batch_whose_records_are_deleted_is_not_taken_twice_by_a_replica_that_never_held_it(
+    loses_power, deleted
+):
+    """At 14 the log begins inside of a batch, at 20 it is empty."""
+    with Story(7) as story:
+        story.leave()
+        first, second = send(story, 0, 3), send(story, 3, 7)
+        story.fill(10)
+        story.delete_before(deleted)
+        story.come_back()
+        story.until(lambda: story.is_whole(*NODES))
+        assert starts(story) == {deleted}
+        if loses_power:
+            story.world.lose_power(story.away)
+            story.world.restart(story.away)
+            story.until(lambda: story.is_whole(*NODES))
+
+        let_lead(story, story.away)
+
+        assert (send(story, 3, 7), send(story, 0, 3)) == (second, first)
+        assert story.replica(story.away).log.end == 20
+        assert send(story, 10, 2) == 20
+
+
+def test_a_replica_whose_snapshot_of_producers_is_lost_asks_for_it_again():
+    with Story(7) as story:
+        story.leave()
+        first = send(story, 0, 3)
+        story.delete_before(3)
+        story.come_back()
+        story.until(lambda: story.is_whole(*NODES))
+        path = story.replica(story.away).path
+        story.world.lose_power(story.away)
+        disk = story.world.machines[story.away].disk
+        snapshots = [name for name in disk.list(path) if name.endswith(".snapshot")]
+        for name in snapshots:
+            disk.remove(path / name)
+        disk.sync_directory(path)
+
+        story.world.restart(story.away)
+        story.until(lambda: story.is_whole(*NODES))
+        let_lead(story, story.away)
+
+        assert snapshots
+        assert send(story, 0, 3) == first

@@ -145,6 +145,8 @@ class _Session:
         self.later: asyncio.TimerHandle | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._refused: list[ReplicaPart] = []
+        self._state_bytes = 0
+        """Of producers' states that the next answer brings."""
         self.connected_at = self._host.clock.monotonic()
         self.asked_at = 0.0
         self.told_at: float | None = None
@@ -213,11 +215,18 @@ class _Session:
             )  # fmt: skip
         purges = partition.purges
         purged = purges.since(None if at.purges == NO_PURGES else at.purges)
-        if at.offset < max(log.start, purged):
-            self.catching_up.begins_anew(interest, partition, log.start)
+        is_behind = at.offset < max(log.start, purged)
+        if is_behind or at.lacks_producers:
+            if self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
+                return ReplicaPart(at.cluster_id, IneligibleReplica.code)  # it asks again soon
+            start = log.start if is_behind else at.offset
+            producers = log.producers.encode_before(start, PARTITION_BYTES_MAX)
+            self._state_bytes += len(producers)
+            if is_behind:
+                self.catching_up.begins_anew(interest, partition, start)
             return ReplicaPart(
-                at.cluster_id, OffsetOutOfRange.code, start=log.start, purged=purges.floor,
-                purges=purges.count,
+                at.cluster_id, OffsetOutOfRange.code, start=start, purged=purges.floor,
+                purges=purges.count, producers=producers,
             )  # fmt: skip
         if self.node not in leader.followers:  # it is added, and this node has yet to hear of it
             return ReplicaPart(at.cluster_id, UnknownTopicOrPartition.code)
@@ -255,7 +264,7 @@ class _Session:
             return False
         parts, self._refused = self._refused, []
         buffers: list[Bytes] = []
-        left = ANSWER_BYTES_MAX
+        left, self._state_bytes = ANSWER_BYTES_MAX - self._state_bytes, 0
         kept: dict[int, _Interest] = {}
         for interest in self._in_order():
             if left <= 0:

@@ -237,9 +237,10 @@ class Fetcher:
             self._listed[cluster_id] = _Listed(follower.epoch, log.end)
             positions.append(
                 ReplicaPosition(
-                    cluster_id, follower.epoch, log.end, log.epochs.latest, follower.purges
+                    cluster_id, follower.epoch, log.end, log.epochs.latest, follower.purges,
+                    log.lacks_producers,
                 )
-            )
+            )  # fmt: skip
         return tuple(positions)
 
     def _begin_again(self) -> None:
@@ -287,7 +288,7 @@ class Fetcher:
             self._change(partition, follower, cluster_id, found)
             return
         if part.error == OffsetOutOfRange.code:
-            change = follower.is_behind(part.start, part.purged, part.purges)
+            change = follower.is_behind(part.start, part.purged, part.purges, part.producers)
             self._change(partition, follower, cluster_id, change)
             return
         if part.error:  # one of the two does not know yet what the other does

@@ -163,6 +163,8 @@ class ReplicaPosition(msgspec.Struct, frozen=True, array_like=True):
     last_epoch: Epoch
     purges: int = -1
     """How many purges the leader had counted when this log began anew, if it did in this epoch."""
+    lacks_producers: bool = False
+    """Whether this log is empty, and does not know who wrote what is deleted before `offset`."""
 
 
 class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
@@ -207,6 +209,12 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     """Of a follower that must begin anew: below it the leader's log may lack tombstones."""
     purges: int = -1
     """How many purges of its log the leader counts."""
+    producers: bytes = b""
+    """Of a follower that must begin anew: a snapshot of who wrote what is deleted before `start`.
+
+    The follower notes it as its own (`log/producers.py`). Without it, a follower that leads later
+    would take a retried batch for a new one.
+    """
 
 
 class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):

@@ -68,6 +68,8 @@ class LogState:
     """The first offset that was durable once and cannot be read any more."""
     is_anew: bool = False
     """Whether this log has nothing of what its partition had in the same process before."""
+    lacks_producers: bool = False
+    """Whether no file tells who wrote the records that were deleted before the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +200,11 @@ class Log:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_segment_written", "_steps",
-        "_untaken_bytes", "closed_at", "config", "damaged_at", "directory", "end", "epochs",
-        "gone", "is_anew", "producers", "refusal", "reserve", "segments", "start", "swaps",
-        "synced_end", "tail", "transactions", "unsynced_bytes", "unwritten_bytes", "written_end",
+        "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_lacks_producers",
+        "_segment_written", "_steps", "_untaken_bytes", "closed_at", "config", "damaged_at",
+        "directory", "end", "epochs", "gone", "is_anew", "producers", "refusal", "reserve",
+        "segments", "start", "swaps", "synced_end", "tail", "transactions", "unsynced_bytes",
+        "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +224,7 @@ class Log:
         """Where the files that a clean stop leaves already say that the log ends."""
         self.tail = Tail(state.end)
         self.is_anew = state.is_anew
+        self._lacks_producers = state.lacks_producers
         self.swaps = 0
         """How often compacted segments have taken the place of others."""
         self.unsynced_bytes = 0
@@ -263,6 +267,11 @@ class Log:
             total += segment.size
             end = segment.base
         return total
+
+    @property
+    def lacks_producers(self) -> bool:
+        """Whether this log should learn who wrote what was deleted before its first batch."""
+        return self._lacks_producers and self.end == self._empty_at
 
     def note_damage(self, offset: Offset) -> None:
         """What lies from `offset` on was synced once, and cannot be read any more."""

@@ -1,6 +1,8 @@
 """What the log knows of its idempotent producers: the state that refuses gaps and repeats.
 
-Rule 1: the state equals a fold over the batches of the log; a snapshot is the fold of a prefix.
+Rule 1: the state equals a fold over the batches of the log, deleted ones included; a snapshot is
+        the fold of a prefix. A replica that begins anew gets that of what it never held from its
+        leader (`encode_before`).
 Rule 2: checking changes nothing; only `note` and `note_marker`, called with what is in the log, do.
 Rule 3: a transaction is open from its first batch to its marker, whatever epoch either has; a
         producer with an open one is not forgotten.
@@ -21,8 +23,8 @@ again at 0.
 
 import struct
 from collections import deque
-from collections.abc import ItemsView
-from dataclasses import dataclass
+from collections.abc import ItemsView, Iterable
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -324,26 +326,24 @@ class ProducerStates:
                 del self._states[producer_id], self._once[producer_id]
 
     def encode(self) -> bytes:
-        entries: list[bytes] = []
-        for producer_id, state in self._states.items():
-            ending = state.coordinator_epoch, state.transaction_start
-            if state.coordinator_epoch != NO_EPOCH or not state.batches:
-                entries.append(
-                    _ENTRY.pack(
-                        producer_id, state.epoch, NO_SEQUENCE, NO_OFFSET, 0, state.marked_ms,
-                        *ending,
-                    )
-                )  # fmt: skip
-            entries += [
-                _ENTRY.pack(
-                    producer_id, state.epoch, batch.last_sequence, batch.last_offset,
-                    batch.offset_delta, batch.timestamp_ms, *ending,
-                )
-                for batch in state.batches
-            ]  # fmt: skip
-        data = bytearray(_HEAD.pack(1, 0, len(entries)) + b"".join(entries))
-        struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
-        return bytes(data)
+        return _encode(self._states.items())
+
+    def encode_before(self, start: Offset, bytes_max: int) -> bytes:
+        """A snapshot of what is remembered of the batches below `start`, of at most `bytes_max`.
+
+        With the batches from `start` on, a log that holds nothing before knows what this one does.
+        A producer is left out if all that is remembered of it lies there. If there are too many,
+        those with an open transaction come first, then those that wrote last.
+        """
+        told = [
+            (producer_id, state)
+            for producer_id, state in self._states.items()
+            if not state.batches or state.batches[0].last_offset < start
+        ]
+        entries_max = (bytes_max - _HEAD.size) // _ENTRY.size
+        if sum(_entry_count(state) for _, state in told) > entries_max:
+            told = _first(told, entries_max)
+        return _encode((producer_id, _before(state, start)) for producer_id, state in told)
 
     @classmethod
     def decode(cls, data: bytes) -> "ProducerStates":
@@ -373,3 +373,59 @@ class ProducerStates:
             if state.transaction_start != NO_OFFSET
         }
         return states
+
+
+def _has_marker_entry(state: ProducerState) -> bool:
+    return state.coordinator_epoch != NO_EPOCH or not state.batches
+
+
+def _entry_count(state: ProducerState) -> int:
+    return len(state.batches) + _has_marker_entry(state)
+
+
+def _before(state: ProducerState, start: Offset) -> ProducerState:
+    """What is remembered of a producer's batches below `start`."""
+    batches = deque(batch for batch in state.batches if batch.last_offset < start)
+    opened = state.transaction_start if state.transaction_start < start else NO_OFFSET
+    return replace(state, batches=batches, transaction_start=opened)
+
+
+def _first(
+    states: list[tuple[int, ProducerState]], entries_max: int
+) -> list[tuple[int, ProducerState]]:
+    """As many producers as have room in a snapshot, in the order that they are in."""
+
+    def urgency(at: int) -> tuple[bool, Offset]:
+        state = states[at][1]
+        last_offset = state.batches[-1].last_offset if state.batches else NO_OFFSET
+        return state.transaction_start != NO_OFFSET, last_offset
+
+    chosen: list[int] = []
+    for at in sorted(range(len(states)), key=urgency, reverse=True):
+        entries_max -= _entry_count(states[at][1])
+        if entries_max < 0:
+            break
+        chosen.append(at)
+    return [states[at] for at in sorted(chosen)]
+
+
+def _encode(states: Iterable[tuple[int, ProducerState]]) -> bytes:
+    entries: list[bytes] = []
+    for producer_id, state in states:
+        ending = state.coordinator_epoch, state.transaction_start
+        if _has_marker_entry(state):
+            entries.append(
+                _ENTRY.pack(
+                    producer_id, state.epoch, NO_SEQUENCE, NO_OFFSET, 0, state.marked_ms, *ending
+                )
+            )
+        entries += [
+            _ENTRY.pack(
+                producer_id, state.epoch, batch.last_sequence, batch.last_offset,
+                batch.offset_delta, batch.timestamp_ms, *ending,
+            )
+            for batch in state.batches
+        ]  # fmt: skip
+    data = bytearray(_HEAD.pack(1, 0, len(entries)) + b"".join(entries))
+    struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
+    return bytes(data)

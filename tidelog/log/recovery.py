@@ -113,7 +113,7 @@ def open_log(
         disk.sync_directory(directory)
     if state.end < start:
         _log.warning("%s: its files end at %d, before its start", directory.name, state.end)
-        return _emptied(disk, directory, names, start, state.discarded_bytes)
+        return _emptied(disk, directory, names, start, state.discarded_bytes, watermark)
     if state.damaged_at is None:
         names = _remove_strays(disk, directory, names, state)
     load_epochs(disk, directory, state)
@@ -130,7 +130,12 @@ def _without_batches(directory: Path, start: Offset, discarded_bytes: int = 0) -
 
 
 def _emptied(
-    disk: Disk, directory: Path, names: Sequence[str], start: Offset, discarded_bytes: int
+    disk: Disk,
+    directory: Path,
+    names: Sequence[str],
+    start: Offset,
+    discarded_bytes: int,
+    watermark: Offset | None,
 ) -> LogState:
     """Remove a log's files, from back to front, so that a crash leaves no gap in it."""
     for base in reversed(_offsets_in(names, LOG_SUFFIX)):
@@ -139,7 +144,8 @@ def _emptied(
     disk.remove(directory / EPOCHS_FILE_NAME)
     disk.sync_directory(directory)
     state = _without_batches(directory, start, discarded_bytes)
-    _remove_strays(disk, directory, names, state)
+    left = _remove_strays(disk, directory, names, state)
+    _load_transactions(disk, directory, state, left, watermark)
     return state
 
 
@@ -295,7 +301,7 @@ def _load_transactions(
 ) -> None:
     """The producers' state, which transactions may be undecided, and which were aborted."""
     snapshots = _offsets_in(names, SNAPSHOT_SUFFIX)
-    producers, folded_to = _newest_snapshot(disk, state, snapshots)
+    producers, folded_to, is_noted = _newest_snapshot(disk, state, snapshots)
     with_index = _offsets_in(names, TXN_INDEX_SUFFIX)
     found: list[AbortedIndex | None] = []
     if with_index or producers.has_markers():
@@ -304,27 +310,35 @@ def _load_transactions(
         needed_from = min([folded_to if watermark is None else watermark, *lost])
         if needed_from < folded_to:
             usable = [offset for offset in snapshots if offset <= needed_from]
-            producers, folded_to = _newest_snapshot(disk, state, usable)
+            if not usable:  # whatever ended before the log's start is decided
+                usable = [offset for offset in snapshots if offset <= state.start]
+            producers, folded_to, is_noted = _newest_snapshot(disk, state, usable)
     transactions = Transactions()
     _fold(disk, state, folded_to, producers, transactions)
     transactions.has_markers |= bool(found)
     if found:
         _mend_aborted(disk, state, found, transactions)
     state.producers, state.transactions = producers, transactions
+    has_batches = state.damaged_at is not None or any(s.size for s in state.segments)
+    is_known = has_batches or state.end == 0 or (is_noted and folded_to == state.end)
+    state.lacks_producers = not is_known
 
 
 def _newest_snapshot(
     disk: Disk, state: LogState, snapshots: Sequence[Offset]
-) -> tuple[ProducerStates, Offset]:
-    """The last of `snapshots` that is usable and its offset; else nothing, at the first batch."""
+) -> tuple[ProducerStates, Offset, bool]:
+    """The last of `snapshots` that is usable and its offset; else nothing, at the first batch.
+
+    And whether there was a usable one.
+    """
     directory = state.segments[0].directory
     for offset in reversed(snapshots):
         path = directory / (file_stem(offset) + SNAPSHOT_SUFFIX)
         try:
-            return ProducerStates.decode(read_file(disk, path)), offset
+            return ProducerStates.decode(read_file(disk, path)), offset, True
         except (FileNotFoundError, SnapshotDamaged) as error:
             _log.warning("%s: %s is unusable (%s)", directory.name, path.name, error)
-    return ProducerStates(), state.segments[0].base
+    return ProducerStates(), state.segments[0].base, False
 
 
 def _fold(
@@ -341,7 +355,8 @@ def _fold(
         file = segment.open(disk)
         position = segment.position_before(disk, start)
         for header, at in walk(file, position, segment.size):
-            if header.base_offset >= start and header.is_idempotent:
+            # A log that was begun inside of a batch has that batch and a snapshot from before it.
+            if header.next_offset > start and header.is_idempotent:
                 batch = file.read(at, header.size) if header.is_control else b""
                 fold(producers, transactions, header, batch)
 

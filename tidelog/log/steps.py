@@ -138,7 +138,10 @@ def _perform(disk: Disk, step: Step) -> None:
 
 
 def _remove(disk: Disk, segment: Segment) -> None:
-    """Remove the files of a segment without batches, durably."""
+    """Remove the files of a segment without batches, durably.
+
+    The snapshot stays: it tells who wrote what is deleted before the log's start.
+    """
     for suffix in SUFFIXES:
         disk.remove(segment.path(suffix))
     disk.sync_directory(segment.directory)

@@ -62,6 +62,11 @@ def cut_end(disk: Disk, directory: Path, end: Offset, epochs: EpochHistory) -> N
     replace_file(disk, directory / EPOCHS_FILE_NAME, epochs.encode())  # syncs the directory, too
 
 
+def note_producers(disk: Disk, directory: Path, start: Offset, snapshot: bytes) -> None:
+    """Note, durably, who wrote what is deleted before the `start` of an empty log."""
+    replace_file(disk, directory / (file_stem(start) + SNAPSHOT_SUFFIX), snapshot)
+
+
 def remove_all(disk: Disk, directory: Path, epochs: EpochHistory) -> None:
     """Empty a log whose content is kept elsewhere (a snapshot); it may begin anywhere after."""
     cut_end(disk, directory, -1, epochs)

@@ -12,6 +12,7 @@ Rule 3: nothing is told of what this replica holds or promises before the leader
     aligning   they differ from (epoch, end)    cut, ask again; aligning
     any        what is asked for is deleted     begin anew at the leader's start; aligning
     any        tombstones past it are purged    the same: this log may hold values without them
+    any        who wrote what is deleted        the same: this log is empty, and does not know it
     following  batches                          append, ask for the next; following
     following  they differ                      the same as above: a full disk may have cut the log
 
@@ -43,6 +44,8 @@ class BeginAnew:
     """Below it the leader's log may lack tombstones."""
     purges: int = NO_PURGES
     """How many purges the leader counted then."""
+    producers: bytes = b""
+    """A snapshot of who wrote what is deleted before `start`; empty if the leader does not say."""
 
 
 class Follower:
@@ -97,11 +100,15 @@ class Follower:
         return Cut(cut) if cut >= start else BeginAnew(end)
 
     def is_behind(
-        self, leader_start: Offset, purged: Offset = 0, purges: int = NO_PURGES
+        self,
+        leader_start: Offset,
+        purged: Offset = 0,
+        purges: int = NO_PURGES,
+        producers: bytes = b"",
     ) -> BeginAnew:
         """What this log lacks is deleted, or purged, at the leader."""
         self.doubt()
-        return BeginAnew(leader_start, purged, purges)
+        return BeginAnew(leader_start, purged, purges, producers)
 
     def news(self, held: Offset, promised: Offset = NO_OFFSET) -> bool:
         """Whether the leader should be told that everything below `held` is safe here.

@@ -20,7 +20,7 @@ from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
-from tidelog.log.truncation import cut_end, end_after_cut, remove_all
+from tidelog.log.truncation import cut_end, end_after_cut, note_producers, remove_all
 from tidelog.model import Offset
 from tidelog.partition.follower import BeginAnew
 
@@ -95,8 +95,12 @@ class Mending:
         def work() -> LogState:
             note(change)
             remove_all(self._host.disk, partition.path, EpochHistory())
+            if change.producers:
+                note_producers(self._host.disk, partition.path, start, change.producers)
             state = self._open(start)
             state.is_anew = True
+            if change.producers:  # nobody is asked again for what this node cannot read
+                state.lacks_producers = False
             return state
 
         await self._change(work)

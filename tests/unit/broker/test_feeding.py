@@ -3,10 +3,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.simulation import virtual_time
-from tests.support.replicas import Member, Replicas, append, offsets_in
+from tests.support.replicas import Member, Producer, Replicas, append, offsets_in
+from tests.unit.log.logs import make_batch
+from tidelog.broker import feeding
 from tidelog.broker.catching_up import CatchingUp
 from tidelog.broker.feeding import WATERMARK_SECONDS, Feeding
 from tidelog.cluster.messages import (
@@ -29,6 +32,7 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from tidelog.log.producers import ProducerStates
 from tidelog.model import NO_EPOCH, NO_OFFSET
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
@@ -115,6 +119,12 @@ class Stage:
             session=session, broker_epoch=life, positions=tuple(listed), wait_ms=WAIT_MS, **more
         )
         self.member.handlers[FetchReplicas](node, asked, place)
+        return place
+
+    def begin_at(self, position: ReplicaPosition) -> Place:
+        place = Place()
+        asked = FetchReplicas(session=1, broker_epoch=LIFE, is_new=True, positions=(position,))
+        self.member.handlers[FetchReplicas](2, asked, place)
         return place
 
     def begin(self, *positions: tuple[int, ...], **more: Any) -> Place:
@@ -428,6 +438,65 @@ def test_what_is_deleted_is_told_with_where_the_log_begins():
         assert (part.error, part.start) == (OffsetOutOfRange.code, 3)
 
     on_stage(story)
+
+
+def append_as(partition: Partition, producer_id: int, count: int = 1) -> None:
+    batch = make_batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    partition.append(batch, acks=1, waiter=Producer(), pins_bytes=len(batch))
+
+
+def test_who_begins_anew_is_told_who_wrote_what_is_deleted():
+    async def story(stage):
+        append_as(stage.partition, 7, 3)
+        append_as(stage.partition, 8, 3)
+        stage.partition.log.advance_start(3)
+
+        told = ProducerStates.decode(stage.begin((0, 2)).part.producers)
+
+        assert told.last_offsets() == {7: 2}
+
+    on_stage(story)
+
+
+def test_an_empty_log_that_knows_no_producers_is_told_of_them_where_it_is():
+    async def story(stage):
+        append_as(stage.partition, 7, 3)
+        append_as(stage.partition, 8, 3)
+        stage.partition.log.advance_start(3)
+        position = ReplicaPosition(0, EPOCH, 6, NO_EPOCH, lacks_producers=True)
+
+        part = stage.begin_at(position).part
+
+        assert (part.error, part.start) == (OffsetOutOfRange.code, 6)
+        assert ProducerStates.decode(part.producers).last_offsets() == {7: 2, 8: 5}
+
+    on_stage(story)
+
+
+def test_an_answer_tells_of_so_many_producers_and_who_hears_nothing_asks_again(monkeypatch):
+    monkeypatch.setattr(feeding, "ANSWER_BYTES_MAX", feeding.PARTITION_BYTES_MAX)
+
+    async def story(stage):
+        for partition in stage.replicas.partitions.values():
+            append(partition, 3)
+            partition.log.advance_start(3)
+
+        parts = stage.begin((0, 0), (1, 0)).answer.parts
+
+        assert [p.error for p in parts] == [OffsetOutOfRange.code, IneligibleReplica.code]
+        again = stage.ask((1, 0)).part
+        assert again.error == OffsetOutOfRange.code and again.producers
+
+    on_stage(story)
+
+
+def test_a_follower_of_an_older_release_is_understood():
+    found = msgspec.msgpack.decode(
+        msgspec.msgpack.encode((0, EPOCH, 6, 2, -1)), type=ReplicaPosition
+    )
+
+    assert found == ReplicaPosition(0, EPOCH, 6, 2)
+    assert not found.lacks_producers
 
 
 def test_who_loses_the_lead_says_so_to_those_who_wait():

@@ -460,3 +460,51 @@ def test_a_damaged_snapshot_is_never_believed():
             ProducerStates.decode(data[:position])
     with pytest.raises(SnapshotDamaged):
         ProducerStates.decode(data + b"\0")
+
+
+# What a log that begins later is told.
+
+
+def test_a_log_that_begins_later_knows_what_one_that_holds_all_does():
+    """Batches of 0..2, 3..4, 5..5 and 6..9; whoever wrote from the start on is known from there."""
+    batches = [
+        header(0, 3), header(0, 2, producer=8), header(3, 1), header(2, 4, producer=8),
+    ]  # fmt: skip
+    states = fold(*batches)
+    for start in (0, 3, 5, 6, 10):
+        found = ProducerStates.decode(states.encode_before(start, 10_000))
+        offset = 0
+        for batch in batches:
+            if offset >= start:
+                found.note(batch, offset)
+            offset += batch.record_count
+
+        assert found == states, f"from {start} on"
+
+
+def test_a_batch_across_the_start_is_left_to_the_log_that_takes_it():
+    found = ProducerStates.decode(fold(header(0, 3), header(3, 4)).encode_before(5, 10_000))
+
+    state = found.get(7)
+    assert state is not None and [batch.last_offset for batch in state.batches] == [2]
+
+
+def test_a_transaction_is_open_for_a_later_log_if_it_began_before():
+    batch = make_batch(producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
+    later = make_batch(producer_id=7, producer_epoch=0, base_sequence=1, attributes=TRANSACTIONAL)
+    states = fold(header(0), read_header(batch), read_header(later))
+
+    before, after = (ProducerStates.decode(states.encode_before(start, 10_000)) for start in (1, 2))
+
+    assert (before.first_open(), after.first_open()) == (NO_OFFSET, 1)
+
+
+def test_of_too_many_producers_those_are_told_of_who_wrote_last():
+    states = fold(*(header(0, producer=number) for number in range(100)))
+    one = len(fold(header(0)).encode())
+
+    data = states.encode_before(100, one * 10)
+
+    assert len(data) <= one * 10
+    known = [producer for producer, _ in ProducerStates.decode(data).items()]
+    assert known == list(range(100 - len(known), 100)) and len(known) >= 10

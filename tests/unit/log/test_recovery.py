@@ -15,7 +15,8 @@ from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.log.producers import ProducerStates
 from tidelog.log.recovery import find_damage, open_log
 from tidelog.log.segment import file_stem, walk
-from tidelog.records import read_header, stamp
+from tidelog.log.truncation import note_producers
+from tidelog.records import Marker, read_header, stamp
 from tidelog.simulation.disk import SimulatedCrash
 from tidelog.simulation.host import simulated_host
 
@@ -803,3 +804,65 @@ def encode_batch_at(offset: int, epoch: int = 0) -> bytes:
     batch = make_batch()
     stamp(batch, offset, epoch)
     return bytes(batch)
+
+
+# Logs that began anew, with what their leader told of producers.
+
+
+def told(*, is_marked: bool = False) -> ProducerStates:
+    states = ProducerStates()
+    header = read_header(make_batch(producer_id=99, producer_epoch=0, base_sequence=0))
+    states.note(header, 30)
+    if is_marked:
+        states.note_marker(header, Marker(commits=True, coordinator_epoch=1))
+    return states
+
+
+@pytest.mark.parametrize("base", [36, 40])
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_log_that_began_anew_knows_its_own_producers_and_those_it_was_told_of(base, is_marked):
+    """At 36, its first batch holds what is deleted and the log's start, 40."""
+    rig, expected = Rig(), told(is_marked=is_marked)
+    note_producers(rig.disk, DIRECTORY, 40, expected.encode())
+    rig = rig.reopened(start=40)
+    batch = make_batch(6, producer_id=5, producer_epoch=0, base_sequence=0)
+    stamp(batch, base, 0)
+    rig.log.append(bytes(batch), read_header(batch), base, 0)
+    rig.write()
+    rig.sync()
+    expected.note(read_header(batch), base)
+    assert rig.log.producers == expected
+
+    found = rig.reopened(start=40, watermark=3)
+
+    assert found.log.producers == expected
+
+
+def test_a_log_whose_files_end_before_its_start_keeps_what_it_was_told():
+    rig = filled(count=4)
+    note_producers(rig.disk, DIRECTORY, 40, told().encode())
+    # A crash before its files were removed: they end at 8, and the snapshot is of another log.
+
+    found = rig.reopened(start=40)
+
+    assert (found.log.start, found.log.end) == (40, 40)
+    assert found.log.producers == told()
+    assert not found.log.lacks_producers
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_empty_log_lacks_producers_that_no_snapshot_tells_of(is_damaged):
+    rig = Rig()
+    if is_damaged:
+        note_producers(rig.disk, DIRECTORY, 40, b"damaged")
+
+    assert rig.reopened(start=40).log.lacks_producers
+    assert not rig.reopened(start=0).log.lacks_producers
+
+
+def test_a_log_with_batches_lacks_no_producers():
+    rig = Rig().reopened(start=40)
+    rig.store()
+
+    assert not rig.log.lacks_producers
+    assert not rig.reopened(start=40).log.lacks_producers

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from tests.unit.log.hands import Hands
+from tests.unit.log.logs import make_batch
 from tests.unit.partition.test_driver import Stage, run
 from tidelog.errors import StorageError
+from tidelog.log.producers import ProducerStates
 from tidelog.model import Offset
 from tidelog.partition.follower import BeginAnew
-from tidelog.records import Record, encode_batch, stamp
+from tidelog.records import Record, encode_batch, read_header, stamp
 
 
 async def finish(work: Coroutine[Any, Any, None], hands: Hands) -> None:
@@ -95,6 +97,44 @@ def test_a_log_begun_anew_is_empty_and_begins_where_the_leader_does():
         assert stage.partition.purges.floor == 30
         assert stage.partition.follower is not None and stage.partition.follower.purges == 2
         assert stage.partition.high_watermark == 40
+
+    follow(story)
+
+
+def written_by(producer_id: int, last_offset: Offset) -> ProducerStates:
+    """One batch of a producer, of one record."""
+    batch = make_batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    states = ProducerStates()
+    states.note(read_header(batch), last_offset)
+    return states
+
+
+def test_a_log_begun_anew_knows_who_wrote_what_is_deleted_and_so_does_the_next_start():
+    async def story(stage: Follower) -> None:
+        partition, told = stage.partition, written_by(7, 30)
+        await finish(partition.mending.begin_anew(BeginAnew(40), stage.note_anew), stage.hands)
+        lacked = partition.log.lacks_producers
+
+        change = BeginAnew(40, producers=told.encode())
+        await finish(partition.mending.begin_anew(change, stage.note_anew), stage.hands)
+
+        assert partition.log.producers == told
+        assert (lacked, partition.log.lacks_producers) == (True, False)
+        stage.disk.crash()
+        found = partition.mending._open(40)
+        assert (found.producers, found.lacks_producers) == (told, False)
+
+    follow(story)
+
+
+def test_producers_that_cannot_be_read_are_asked_for_once():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        change = BeginAnew(40, producers=b"of a later release")
+        await finish(partition.mending.begin_anew(change, stage.note_anew), stage.hands)
+
+        assert len(partition.log.producers) == 0
+        assert not partition.log.lacks_producers
 
     follow(story)
 
