@@ -72,7 +72,7 @@ class _Interest:
 
     __slots__ = (
         "catch_up", "cluster_id", "epoch", "is_reading", "is_sent", "is_unseen", "offset",
-        "partition", "ready", "session", "told_start", "told_wanted", "told_watermark",
+        "partition", "purges", "ready", "session", "told_start", "told_wanted", "told_watermark",
     )  # fmt: skip
 
     def __init__(self, session: "_Session", partition: Partition, at: ReplicaPosition) -> None:
@@ -81,6 +81,8 @@ class _Interest:
         self.cluster_id = at.cluster_id
         self.epoch = at.epoch
         self.offset = at.offset
+        self.purges = at.purges
+        """How many purges the leader had counted when the follower's log began anew."""
         self.is_unseen = True
         """The follower waits to hear that the logs agree."""
         self.is_sent = False
@@ -99,6 +101,12 @@ class _Interest:
     @property
     def is_paced(self) -> bool:
         return self.catch_up is not None and self.catch_up.is_paced
+
+    def misses_something(self) -> bool:
+        """Whether records, or tombstones, from `offset` on are gone."""
+        purges = self.partition.purges
+        purged = purges.since(None if self.purges == NO_PURGES else self.purges)
+        return self.offset < max(self.partition.log.start, purged)
 
     def close(self, why: str) -> None:
         self.partition.unwatch_log(self.grew)
@@ -180,7 +188,7 @@ class _Session:
     def _list(self, at: ReplicaPosition, now: float) -> None:
         interest = self.interests.get(at.cluster_id)
         if interest is not None and interest.epoch == at.epoch:
-            interest.offset = at.offset
+            interest.offset, interest.purges = at.offset, at.purges
             interest.is_sent = False
             interest.ready = b""
         else:
@@ -213,9 +221,7 @@ class _Session:
                 at.cluster_id, watermark=leader.high_watermark, start=log.start, differs=True,
                 epoch=found[0], end=found[1],
             )  # fmt: skip
-        purges = partition.purges
-        purged = purges.since(None if at.purges == NO_PURGES else at.purges)
-        is_behind = at.offset < max(log.start, purged)
+        purges, is_behind = partition.purges, interest.misses_something()
         if is_behind or at.lacks_producers:
             if self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
                 return ReplicaPart(at.cluster_id, IneligibleReplica.code)  # it asks again soon
@@ -301,6 +307,8 @@ class _Session:
             if leader.awaits(self.node):
                 raise IneligibleReplica(f"{self.node} must say again where it reads on")
             log = partition.log
+            if not interest.is_sent and interest.misses_something():
+                raise IneligibleReplica(f"what {self.node} waited for has gone: it asks again")
             buffers, size = self._read(interest, log, leader, left)
         except BrokerError as error:
             start = partition.log.start

@@ -752,6 +752,45 @@ def test_a_follower_that_reads_elsewhere_meanwhile_is_not_kept_waiting():
     on_stage(story)
 
 
+def test_what_is_read_while_tombstones_behind_it_go_is_not_sent():
+    """It may lack them, and the follower would read on behind what was purged."""
+
+    async def story(stage):
+        await with_cold_records(stage)
+
+        stage.begin((0, 0))
+        stage.partition.purges.add(2)
+        place = stage.ask()
+        await asyncio.sleep(0.1)
+
+        assert (place.part.error, place.data) == (IneligibleReplica.code, b"")
+        part = stage.ask((0, 0)).part
+        assert (part.error, part.purged, part.purges) == (OffsetOutOfRange.code, 2, 1)
+
+    on_stage(story)
+
+
+def test_who_waits_for_a_place_while_tombstones_go_asks_again_and_begins_anew():
+    async def story(stage):
+        stage.configure(catchup_concurrent_max=1)
+        for partition in stage.replicas.all():
+            append(partition, 10)
+        await stage.synced()
+        stage.begin((0, 0), (1, 0), node=3)
+        assert stage.catch_up(1).state is State.WAITING
+
+        stage.replicas.partitions[1].purges.add(5)
+        place = stage.ask((0, 10), node=3)
+        await asyncio.sleep(0.01)
+
+        part = next(part for part in place.answer.parts if part.cluster_id == 1)
+        assert part.error == IneligibleReplica.code
+        part = stage.ask((1, 0), node=3).part
+        assert (part.error, part.purged, part.purges) == (OffsetOutOfRange.code, 5, 1)
+
+    on_stage(story)
+
+
 def test_a_read_for_a_session_that_has_ended_goes_nowhere():
     async def story(stage):
         await with_cold_records(stage)
