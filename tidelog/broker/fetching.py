@@ -285,6 +285,9 @@ class Fetcher:
             found = follower.differs(
                 part.epoch, part.end, mine=log.epochs, start=log.start, log_end=log.end
             )
+            if isinstance(found, BeginAnew):
+                # Nothing here is of use: all that the leader has is copied, from its start on.
+                found = BeginAnew(part.start)
             self._change(partition, follower, cluster_id, found)
             return
         if part.error == OffsetOutOfRange.code:

@@ -550,6 +550,25 @@ def test_what_differs_is_cut_and_asked_for_again():
     on_stage(story)
 
 
+def test_a_log_that_keeps_nothing_begins_anew_where_the_leader_does():
+    """Not where the two part: it would lack what the leader has before, and may come to lead."""
+
+    async def story(stage):
+        await stage.begin()
+        await stage.feed(*(batch_at(offset, 1) for offset in range(5)))
+        stage.partition.log.advance_start(4)
+        stage.follow(0, epoch=EPOCH + 1)
+        await stage.hub.answer()
+        await stage.positions()
+
+        await stage.hub.answer(ReplicaPart(0, start=1, differs=True, epoch=1, end=3))
+        await asyncio.sleep(0.1)
+
+        assert stage.changes == [BeginAnew(1)]
+
+    on_stage(story)
+
+
 def test_what_is_deleted_at_the_leader_makes_the_log_begin_anew():
     async def story(stage):
         await stage.asked()
