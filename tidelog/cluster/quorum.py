@@ -489,6 +489,10 @@ class Quorum:
     async def _begin_again(self) -> None:
         self._follow(Follow(self.state.epoch, None))  # nobody appends to a log that is opened again
         await self.log.reopen()
+        if self.log.log.damaged_at is not None and self._acknowledgements is not None:
+            # The next start cuts what is damaged, and fetches it from the other voters.
+            self._on_fatal(StorageError(f"the metadata log is damaged: {self.log.log.refusal}"))
+            return
         if self._snapshot is not None and self.log.end < self._snapshot.end:
             await self.log.restart_at(self._snapshot.end)  # it holds more than the files do
         if self._acknowledgements is not None:
