@@ -35,7 +35,7 @@ UNMET: Final = {
     },
     "peers": {
         "FetchSnapshot": "no story trims the metadata log yet",
-        "FetchRange": "no story lets sealed segments of replicas rot yet",
+        "FetchRange": "few seeds have rot that a scrubber finds before the end",
     },
 }
 """What no story meets, and why."""

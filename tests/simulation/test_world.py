@@ -318,6 +318,18 @@ def test_the_command_plays_what_a_test_plays():
     assert done.stdout.startswith("\n".join(played.trace[:100]))
 
 
+def test_the_command_tells_what_the_seeds_met_and_what_not():
+    done = tidelog("--seeds", "1", "--start", "4", "--coverage", "--json")
+    assert done.returncode == 0, done.stderr
+    coverage = json.loads(done.stdout)["coverage"]
+    assert coverage["apis"]["met"]["Metadata"] > 0
+    assert coverage["faults"]["met"] and coverage["faults"]["never"]
+
+    done = tidelog("--seeds", "1", "--start", "4", "--coverage")
+    assert f"{len(coverage['faults']['met'])} of " in done.stdout
+    assert f"never met: {', '.join(coverage['faults']['never'])}" in done.stdout
+
+
 def test_an_unknown_fault_is_refused_with_those_there_are():
     done = tidelog("--faults", "earthquake")
 

@@ -18,6 +18,7 @@ from tidelog.faces.cli.common import (
     print_json,
     print_table,
 )
+from tidelog.faces.cli.coverage import coverage_document, print_coverage
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -75,6 +76,10 @@ def simulate(
         bool,
         typer.Option("--shrink", help="Find the fewest faults with which a seed still fails."),
     ] = False,
+    coverage: Annotated[
+        bool,
+        typer.Option("--coverage", help="Tell which requests, verbs and faults the seeds met."),
+    ] = False,
     workers: Annotated[
         int, typer.Option("--workers", metavar="K", min=1, help="Processes, one core each.")
     ] = 1,
@@ -99,6 +104,7 @@ def simulate(
       tidelog simulate --minutes 10 --faults lose_power,fail_syncs
       tidelog simulate --start 42 --seeds 1 --trace
       tidelog simulate --start 42 --seeds 1 --shrink
+      tidelog simulate --seeds 200 --coverage
     """
     from tidelog.simulation.campaign import Campaign, Totals
 
@@ -123,8 +129,13 @@ def simulate(
         if shrink:
             _shrink(campaign, totals, kinds, told, progress)
     if as_json:
-        print_json(_document(totals))
+        document = _document(totals)
+        if coverage and totals.met is not None:
+            document["coverage"] = coverage_document(totals.met)
+        print_json(document)
     else:
+        if coverage and totals.met is not None:
+            print_coverage(totals.met)
         _print(totals, time.monotonic() - began)
     return int(bool(totals.findings))
 
