@@ -287,8 +287,9 @@ class Broker:
             acted=self._following.done,
         )  # fmt: skip
         self.scrubber = Scrubber(
-            self.host, self.member, self.replicas, node_id=self.node_id, root=self.root,
-            config=lambda: self.config, change_disk=self._change_disk, declare=self._declare,
+            self.host, self.member, self.replicas, self.rounds, node_id=self.node_id,
+            root=self.root, config=lambda: self.config, change_disk=self._change_disk,
+            declare=self._declare,
         )  # fmt: skip
         self.feeding.on_may_join = self.in_sync.look_at
         self.feeding.on_suspect = self._suspect

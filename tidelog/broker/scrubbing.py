@@ -33,6 +33,7 @@ from tidelog.errors import BrokerError, StorageError, UnknownTopicOrPartition
 from tidelog.host import Bytes, Host, Lane, Path, read_file, replace_file, unbroken
 from tidelog.log.cleaner import Pace
 from tidelog.log.log import ColdRead, Log
+from tidelog.log.rounds import Rounds
 from tidelog.log.scrub import GAP, Fit, SegmentScrub
 from tidelog.log.scrub_cycle import FILE_NAME, Rot, ScrubCycle, ScrubState, place_of
 from tidelog.log.segment import Segment
@@ -86,6 +87,7 @@ class Scrubber:
         host: Host,
         member: Member,
         replicas: Replicas,
+        rounds: Rounds,
         *,
         node_id: NodeId,
         root: Path,
@@ -97,6 +99,7 @@ class Scrubber:
         self._member = member
         self._metadata = member.metadata
         self._replicas = replicas
+        self._rounds = rounds
         self._node_id = node_id
         self._path = root / FILE_NAME
         self._config = config
@@ -235,6 +238,8 @@ class Scrubber:
         """Make indexes again that would mislead those who search."""
         scrub = visit.scrub
         async with visit.partition.files:
+            # Those of a segment that was sealed just now may be on their way to the disk.
+            await self._rounds.written()
             if self._is_current(visit):
                 await unbroken(self._change_disk(partial(scrub.write_indexes, self._host.disk)))
                 _log.info(

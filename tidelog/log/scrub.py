@@ -166,17 +166,14 @@ class SegmentScrub:
         contents = index.index_contents()
         for suffix, content in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), contents, strict=True):
             path = self.segment.path(suffix)
-            try:
-                found = read_file(disk, path)
-            except OSError:
-                found = None  # gone, or the device does not read it
-            if found != content:
+            if _content(disk, path) != content:
                 self.stale_indexes.append((path, content))
 
     def write_indexes(self, disk: Disk) -> None:
-        """Make the index files that are not what they should be."""
+        """Make the index files that are not what they should be, if that is so still."""
         for path, content in self.stale_indexes:
-            replace_file(disk, path, content)
+            if _content(disk, path) != content:
+                replace_file(disk, path, content)
 
     def seek(self, disk: Disk) -> None:
         """Check everything up to the first problem, or to the end."""
@@ -382,3 +379,11 @@ class SegmentScrub:
             if error.errno != errno.EIO:
                 raise
             return None
+
+
+def _content(disk: Disk, path: Path) -> bytes | None:
+    """What the file holds; None if it is gone, or the device does not read it."""
+    try:
+        return read_file(disk, path)
+    except OSError:
+        return None

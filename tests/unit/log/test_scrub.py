@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.unit.log.logs import Rig
-from tidelog.host import read_file
+from tidelog.host import read_file, replace_file
 from tidelog.log.index import OFFSET_ENTRY
 from tidelog.log.log import ColdRead
 from tidelog.log.scrub import GAP, SLICE_BYTES, Fit, SegmentScrub
@@ -318,6 +318,22 @@ def test_an_index_that_is_gone_is_made_again():
     scrub_indexes(rig).write_indexes(rig.disk)
 
     assert read_file(rig.disk, path) == sound
+
+
+def test_an_index_that_has_come_meanwhile_is_left_alone():
+    """That of a segment which was sealed just now is written by another thread."""
+    rig = an_indexed_log()
+    path = rig.log.segments[0].path(INDEX_SUFFIX)
+    sound = read_file(rig.disk, path)
+    rig.disk.remove(path)
+    scrub = scrub_indexes(rig)
+    replace_file(rig.disk, path, sound)
+    written: list[str] = []
+    rig.disk.on_operation = lambda operation, path: written.append(operation)
+
+    scrub.write_indexes(rig.disk)
+
+    assert "rename" not in written
 
 
 def test_an_index_that_would_mislead_readers_is_made_again():
