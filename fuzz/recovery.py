@@ -162,6 +162,12 @@ def _check_files(disk: SimulatedDisk, damage: Damage, state: LogState) -> None:
     for name, before in damage.files.items():
         if not name.endswith(".log"):
             continue
+        if not disk.exists(DIRECTORY / name):
+            ends = (read_header(batch).next_offset for batch in damage.batches if batch in before)
+            durable = [end for end in ends if end <= damage.durable_mark]
+            if max(durable, default=0) > state.start:
+                raise Broken(f"{name} was removed, and holds durable records past {state.start}")
+            continue  # a log whose files end before its start is empty at its start
         after = read_file(disk, DIRECTORY / name)
         if name != active or state.damaged_at is not None:
             if after != before:

@@ -111,7 +111,7 @@ def _unpack_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_any_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.log.recovery.crc_matches", lambda batch, header: True)
+    monkeypatch.setattr("tidelog.log.segment.crc_matches", lambda batch, header: True)
 
 
 def _explain_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tidelog.simulation.swarm import make_plan
 
 SEEDS: Final = range(150)
 """Of each story; the chosen ones are among them."""
-FURTHER: Final = range(150, 152)
+FURTHER: Final = range(150, 158)
 """Of each story: played in turn, but only while something is missing that no plan tells of."""
 TIMES: Final = 2
 """In how many chosen seeds each fault and verb is drawn: one alone may find its node down."""
