@@ -6,6 +6,8 @@ Rule 2: what was synced survives every crash, unless a fault below was planted. 
         part may survive, in any order: nobody may rely on what ext4 happens to keep.
 Rule 3: every choice comes from the generator given, and nothing iterates a set: the same seed and
         the same calls give the same bytes.
+Rule 4: faults strike the process that uses the disk. The world, which checks and harms it from
+        outside, does so under `spared`: no fault strikes there, and none is used up.
 
 | fault                | what happens                                                              |
 |----------------------|---------------------------------------------------------------------------|
@@ -37,6 +39,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TypeAlias
@@ -118,7 +121,7 @@ class SimulatedFile:
         self._disk._start("read_cached", self._path)
         if position + size > len(inode.cached):
             return None  # like the system's: an answer is never short
-        if self._disk.cache_miss and self._disk._random.random() < self._disk.cache_miss:
+        if self._disk._misses_cache():
             return None
         return bytes(inode.cached[position : position + size])
 
@@ -205,6 +208,7 @@ class SimulatedDisk:
         self._misdirect = False
         self._crash_after: int | None = None
         self._crashing = False  # SimulatedCrash was raised: every operation raises it again
+        self._is_spared = False
 
     def __repr__(self) -> str:
         return (
@@ -333,6 +337,17 @@ class SimulatedDisk:
         file.lock()
         return file
 
+    # From outside.
+
+    @contextmanager
+    def spared(self) -> Iterator[None]:
+        """Let no fault strike inside, and count nothing: the caller is not the disk's process."""
+        before, self._is_spared = self._is_spared, True
+        try:
+            yield
+        finally:
+            self._is_spared = before
+
     # Deaths.
 
     def crash(self) -> None:
@@ -413,6 +428,8 @@ class SimulatedDisk:
 
     def _start(self, operation: str, path: Path) -> None:
         """Count the operation, call the hook, and die here if this is the crash point."""
+        if self._is_spared:
+            return
         if self._crashing:
             raise SimulatedCrash(operation, path)
         self.counts[operation] += 1
@@ -430,9 +447,16 @@ class SimulatedDisk:
             raise
 
     def _fail(self, operation: str, path: Path) -> None:
+        if self._is_spared:
+            return
         code = next(self._failures.get(operation, iter(())), None)
         if code is not None:
             raise _error(code, path)
+
+    def _misses_cache(self) -> bool:
+        if self._is_spared or not self.cache_miss:
+            return False
+        return self._random.random() < self.cache_miss
 
     def _take_name(self, path: Path) -> None:
         if self.names_need_room and self._free_bytes() == 0:

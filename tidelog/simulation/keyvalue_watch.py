@@ -15,7 +15,7 @@ Rule: the truth is what leaders have committed, batch by batch, when they did. W
 
 import sqlite3
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,11 +23,10 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.services import Services
 from tidelog.broker.views import View
 from tidelog.errors import StorageError
-from tidelog.log.log import ColdRead
 from tidelog.log.transactions import find_marker
 from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.records import BatchHeader, Record, decode_batch, iterate_batches
+from tidelog.records import BatchHeader, Record, decode_batch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.registers import Key, Logged
 from tidelog.simulation.replica_watch import ReplicaWatch
@@ -41,7 +40,6 @@ EXPIRED: Final = "only what has expired is deleted"
 NEWEST: Final = "a compacted log keeps the newest"
 
 _CHECK_EVERY_EVENTS: Final = 200
-_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,7 +115,7 @@ class KeyWatch:
             return
         truth = self.truth(partition.name)
         try:
-            for header, batch in _read(machine, partition, truth.end, end):
+            for header, batch in machine.batches(partition.log, truth.end, end):
                 self._take(partition.name, truth, header, batch)
             truth.is_behind = False
         except (OSError, StorageError):
@@ -248,7 +246,9 @@ class KeyWatch:
             for partition in _partitions(machine):
                 if partition.name.topic in self._topics and not partition.log.start:
                     truth, folded = self.truth(partition.name), Truth()
-                    for header, batch in _read(machine, partition, 0, partition.high_watermark):
+                    for header, batch in machine.batches(
+                        partition.log, 0, partition.high_watermark
+                    ):
                         folded.end = header.base_offset
                         self._take(partition.name, folded, header, batch)
                     if folded.at(truth.end) != truth.at(truth.end):
@@ -283,19 +283,3 @@ def _committed(record: Record, producer_id: ProducerId) -> tuple[bytes, Committe
     return entry.key, Committed(
         entry.version, entry.value, entry.expires_at_ms, entry.timestamp_ms, producer_id
     )
-
-
-def _read(
-    machine: Machine, partition: Partition, offset: Offset, end: Offset
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch from `offset` to `end`, from memory or from the files."""
-    log = partition.log
-    while offset < end:
-        found = log.read(max(offset, log.start), _READ_BYTES, end)
-        data = found.perform(machine.disk) if isinstance(found, ColdRead) else b"".join(found[0])
-        if not data:
-            return
-        for header, batch in iterate_batches(data):
-            if header.next_offset > offset:
-                yield header, memoryview(batch)
-                offset = header.next_offset

@@ -5,13 +5,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from tidelog.host import Host, Path
+from tidelog.host import Host, Path, read_file
+from tidelog.log.log import ColdRead, Log
+from tidelog.model import Offset
+from tidelog.records import BatchHeader, iterate_batches
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.loop import START_WALL_MS, MachineClock, Process, VirtualLoop
 from tidelog.simulation.network import SimulatedNetwork
 from tidelog.simulation.offload import DiskPace, VirtualOffload
 
 ROOT: Final = Path("/")
+_READ_BYTES: Final = 1 << 20
 
 
 class SimulatedNode(Protocol):
@@ -87,19 +91,42 @@ class Machine:
         # No two machines count from the same moment, so that nobody compares their counts.
         return MachineClock(loop, seconds=self.random.uniform(1, 100_000), wall_ms=wall_ms)
 
-    def files(self, path: Path = ROOT) -> Iterator[Path]:
+    def files(self, path: Path = ROOT) -> list[Path]:
         """Every file on the disk, sorted."""
-        for name in self.disk.list(path):
-            below = path / name
-            if self.disk.is_directory(below):
-                yield from self.files(below)
+        found: list[Path] = []
+        with self.disk.spared():
+            for name in self.disk.list(path):
+                below = path / name
+                found += self.files(below) if self.disk.is_directory(below) else [below]
+        return found
+
+    def content(self, path: Path) -> bytes:
+        """What a file holds now, whatever befalls the disk."""
+        with self.disk.spared():
+            return read_file(self.disk, path)
+
+    def batches(
+        self, log: Log, offset: Offset, end: Offset
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch of a log from `offset` to `end`, as it lies in memory or in the files."""
+        while offset < end:
+            found = log.read(max(offset, log.start), _READ_BYTES, end)
+            if isinstance(found, ColdRead):
+                with self.disk.spared():
+                    data = found.perform(self.disk)
             else:
-                yield below
+                data = b"".join(found[0])
+            if not data:
+                return
+            for header, batch in iterate_batches(data):
+                if header.next_offset > offset:
+                    yield header, memoryview(batch)
+                    offset = header.next_offset
 
     def flip_bits(self, count: int, suffix: str, inside: str = "") -> Counter[str]:
         """Rot `count` bits of files whose names end in `suffix`; how many in which file."""
         files = [path for path in self.files() if path.name.endswith(suffix)]
-        sizes = {path: self.disk.open(path).size() for path in files if inside in str(path)}
+        sizes = {path: len(self.content(path)) for path in files if inside in str(path)}
         rotten = [path for path, size in sizes.items() if size]
         flipped: Counter[str] = Counter()
         for _ in range(count if rotten else 0):

@@ -49,15 +49,13 @@ from tidelog.controller.records import (
     PartitionsAdded,
     TopicCreated,
 )
-from tidelog.host import Disk
 from tidelog.log.epochs import EpochHistory
-from tidelog.log.log import ColdRead, Log
+from tidelog.log.log import Log
 from tidelog.log.producers import ProducerStates
 from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Epoch, NodeId, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
-from tidelog.records import iterate_batches
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.quorum import PARTITION_LEADER, quorum_of
 from tidelog.simulation.world import World
@@ -85,7 +83,6 @@ DURABLE: Final = "synced is there after a restart"
 PRODUCERS: Final = "producers are a fold of the log"
 
 _CHECK_EVERY_EVENTS: Final = 16
-_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -581,28 +578,14 @@ class ReplicaWatch:
                 if log.start or found.mending.is_changing:
                     continue
                 folded, transactions = ProducerStates(), Transactions()
-                for data in read_all(machine.disk, log, log.end):
-                    for header, batch in iterate_batches(data):
-                        fold(folded, transactions, header, batch)
+                for header, batch in machine.batches(log, 0, log.end):
+                    fold(folded, transactions, header, batch)
                 if folded != log.producers:
                     self._world.fail(
                         PRODUCERS,
                         f"{machine.name} {found.name}: {dict(log.producers.items())} is not "
                         f"{dict(folded.items())}",
                     )
-
-
-def read_all(disk: Disk, log: Log, end: Offset) -> Iterable[bytes]:
-    """Every batch below `end`, as it lies in memory or in the files; several at a time."""
-    offset = log.start
-    while offset < end:
-        found = log.read(offset, _READ_BYTES, end)
-        data = found.perform(disk) if isinstance(found, ColdRead) else b"".join(found[0])
-        if not data:
-            return
-        yield bytes(data)
-        for header, _ in iterate_batches(data):
-            offset = header.next_offset
 
 
 def _copy(log: Log) -> _Copy:

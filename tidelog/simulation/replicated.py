@@ -34,7 +34,7 @@ from tidelog.simulation.history import History
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap, rack_of
 from tidelog.simulation.quorum import LIVENESS, QuorumWatch
-from tidelog.simulation.replica_watch import SHOWN, ReplicaWatch, read_all
+from tidelog.simulation.replica_watch import SHOWN, ReplicaWatch
 from tidelog.simulation.workload import Pace, init_producer_id
 from tidelog.simulation.world import Client, World
 from tidelog.wire.apis import Api
@@ -542,8 +542,7 @@ class ReplicatedLoad:
                 watermarks[name] = min(found.high_watermark, watermarks.get(name, history.NEVER))
                 copies.setdefault(name, {})[machine.number] = [
                     (header.base_offset, bytes(batch))
-                    for data in read_all(machine.disk, found.log, found.log.end)
-                    for header, batch in iterate_batches(data)
+                    for header, batch in machine.batches(found.log, 0, found.log.end)
                 ]
         anomalies = history.check(
             self.history, final_reads=readers, replicas=copies, watermarks=watermarks,

@@ -16,12 +16,11 @@ Rule 3: only topics that are not compacted rot. Replicas of others begin anew, w
 
 import random
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from tidelog.host import Path, read_file
+from tidelog.host import Path
 from tidelog.log.scrub import SegmentScrub
 from tidelog.partition.driver import Partition
 from tidelog.records import iterate_batches
@@ -97,10 +96,7 @@ def _sealed_files(machine: Machine) -> Iterator[Path]:
 def _position(machine: Machine, path: Path, share: int, shares: int) -> int | None:
     """A byte of one of the batches that may rot here."""
     at, mine = 0, []
-    data = b""
-    with suppress(OSError):  # this read may be the one that shall fail
-        data = read_file(machine.disk, path)
-    for header, batch in iterate_batches(data):
+    for header, batch in iterate_batches(machine.content(path)):
         if header.base_offset % shares == share:
             mine.append((at, len(batch)))
         at += len(batch)
@@ -160,7 +156,8 @@ def _rot_in(machine: Machine, partition: Partition) -> str | None:
             segment, following.base, start=log.start, epochs=log.epochs,
             has_gaps=partition.has_gaps,
         )  # fmt: skip
-        scrub.seek(machine.disk)
+        with machine.disk.spared():
+            scrub.seek(machine.disk)
         if not scrub.is_done:
             return f"{scrub!r}"
     return None

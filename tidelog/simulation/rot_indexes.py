@@ -6,7 +6,6 @@ it says, readers get every record, and offsets by time are right.
 
 import random
 from collections.abc import Collection
-from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
@@ -44,10 +43,7 @@ def rot_indexes(world: World, node: int, suffix: str) -> None:
         if path.parent == following.parent  # only the last one of a directory grows
     ]  # fmt: skip
     for path in machine.random.sample(sealed, len(sealed)):
-        flipped = False
-        with suppress(OSError):  # this open may be the one that shall fail
-            flipped = bool(machine.flip_bits(1, suffix, inside=str(path)))
-        if flipped:
+        if machine.flip_bits(1, suffix, inside=str(path)):
             machine.is_rotten = True  # its scrubber makes the index again, and tells
             world.count(ROT_INDEXES)
             world.trace.note("world", f"{ROT_INDEXES} {machine.name} {path.name}")

@@ -20,14 +20,13 @@ Rule 1: the truth is what leaders have committed, batch by batch. What any of th
 Rule 2: records say which transaction they are of (see `transactional.Value`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tidelog.errors import StorageError
 from tidelog.groups.records import OffsetWritten
 from tidelog.groups.records import decode as decode_group
-from tidelog.log.log import ColdRead
 from tidelog.log.transactions import find_marker
 from tidelog.model import (
     NO_PRODUCER,
@@ -38,7 +37,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
-from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch, iterate_batches
+from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import OWN
 from tidelog.simulation.replica_watch import ReplicaWatch
@@ -67,7 +66,6 @@ MOVED: Final = "an input is moved once"
 OFFSETS: Final = "offsets move with the commit"
 BATCH: Final = "a batch is visible once"
 
-_READ_BYTES: Final = 1 << 20
 _CHECK_EVERY_EVENTS: Final = 32
 
 _LEGAL: Final[dict[State | None, frozenset[State | None]]] = {
@@ -198,7 +196,7 @@ class TransactionWatch:
             return
         place, truth = partition.name, self._truth(partition.name)
         try:
-            for header, batch in _read(machine, partition, truth.end, end):
+            for header, batch in machine.batches(partition.log, truth.end, end):
                 self._take(place, truth, header, batch)
             truth.is_behind = False
         except (OSError, StorageError):
@@ -363,22 +361,6 @@ class TransactionWatch:
             return
         if stable != truth.stable:
             self._find(STABLE, f"{who}: {stable}, not {truth.stable}: {truth.open}")
-
-
-def _read(
-    machine: Machine, partition: Partition, offset: Offset, end: Offset
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch from `offset` to `end`, from memory or from the files."""
-    log = partition.log
-    while offset < end:
-        found = log.read(max(offset, log.start), _READ_BYTES, end)
-        data = found.perform(machine.disk) if isinstance(found, ColdRead) else b"".join(found[0])
-        if not data:
-            return
-        for header, batch in iterate_batches(data):
-            if header.next_offset > offset:
-                yield header, memoryview(batch)
-                offset = header.next_offset
 
 
 def illegal(before: TransactionRecord | None, after: TransactionRecord | None) -> str | None:

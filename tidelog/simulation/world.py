@@ -603,9 +603,11 @@ class World:
         machine = self.machines[node]
         assert machine.process is None, "disks are replaced while nobody uses them"
         self._fault("replace_disk", machine.name)
-        for name in machine.disk.list(ROOT):
-            machine.disk.remove_tree(ROOT / name)
-        machine.disk.sync_everything(ROOT)
+        disk = machine.disk
+        with disk.spared():
+            for path in [ROOT / name for name in disk.list(ROOT)]:
+                (disk.remove_tree if disk.is_directory(path) else disk.remove)(path)
+            disk.sync_everything(ROOT)
         for call in self.on_new_disk:
             call(machine)
 

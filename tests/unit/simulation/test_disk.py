@@ -925,3 +925,36 @@ def test_looks_fail_before_a_byte_is_read():
         assert caught.value.errno == errno.EIO
 
     assert file.size() == 0
+
+
+def test_faults_spare_whoever_looks_from_outside_and_are_not_used_up():
+    disk = new_disk(cache_miss=1.0)
+    put(disk, LOG, PATTERN)
+    file, counts = disk.open(LOG), disk.counts.copy()
+    disk.fail_looks(times=1)
+    disk.fail_reads(times=1)
+    disk.crash_after(1)
+
+    with disk.spared():
+        assert disk.list(DATA) == ["log"]
+        assert read_file(disk, LOG) == PATTERN
+        assert file.read_cached(0, len(PATTERN)) == PATTERN
+
+    assert disk.counts == counts
+    with pytest.raises(OSError):
+        disk.list(DATA)
+    with pytest.raises(OSError):
+        file.read(0, 1)
+    with pytest.raises(SimulatedCrash):
+        file.write(0, [b"x"])
+
+
+def test_a_disk_whose_process_dies_can_be_looked_at_from_outside():
+    disk = new_disk()
+    put(disk, LOG, PATTERN)
+    disk.die()
+
+    with disk.spared():
+        assert read_file(disk, LOG) == PATTERN
+    with pytest.raises(SimulatedCrash):
+        disk.open(LOG)

@@ -216,6 +216,18 @@ def test_bits_rot_on_the_disk(world):
     assert world.machines[1].is_damaged and not world.machines[2].is_damaged
 
 
+@pytest.mark.parametrize("fault", ["fail_looks", "fail_reads", "fail_syncs", "fail_writes"])
+def test_what_the_world_does_with_a_disk_that_fails_does_not_fail(world, fault):
+    world.do(ask(world, 1, b"x"))  # so that there is a file
+    getattr(world.machines[1].disk, fault)()
+
+    assert COUNT in world.machines[1].files()
+    world.flip_bits(1, count=1, suffix="count")
+    world.crash(1)
+    world.replace_disk(1)
+    assert world.machines[1].files() == []
+
+
 def test_a_clean_stop_ends_the_process(world):
     world.stop(3)
     world.run(1)
