@@ -1,5 +1,8 @@
 """The group coordinator of this node: the shards of `__consumer_offsets` that it leads."""
 
+from collections.abc import Iterable
+from uuid import UUID
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.shards import ShardDriver, ShardKeeper
 from tidelog.groups.limits import Limits
@@ -32,8 +35,21 @@ class GroupsDriver(ShardDriver[Shard]):
         shard.appended(write, offset)
 
     def _on_loaded(self, shard: Shard) -> None:
-        known = set(self._broker.image.topics)
-        self.perform(shard.topics_deleted(shard.topics() - known, self.now()))
+        self.perform(shard.topics_found(self._ids(shard.topics()), self.now()))
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic of that name is no more; another may have it already."""
+        if self.shard.is_loaded:
+            self.perform(self.shard.topics_deleted({name}, self._ids({name}), self.now()))
+
+    def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
+        """The ids of the topics that have these names now.
+
+        No offset in the log is of a later topic: this node knows of all that the metadata held
+        when it was made leader, and who led before commits nothing once it knows of more.
+        """
+        topics = self._broker.image.topics
+        return {name: topics[name].id for name in names if name in topics}
 
     def completed(self, producer_id: ProducerId, commits: bool, offset: Offset) -> None:
         """A transaction has ended here: its marker stands at `offset`, and is committed."""
@@ -65,8 +81,7 @@ class Coordinator(ShardKeeper[GroupsDriver]):
 
     def topic_deleted(self, name: str) -> None:
         for driver in self._drivers.values():
-            if driver.shard.is_loaded:
-                driver.perform(driver.shard.topics_deleted({name}, driver.now()))
+            driver.topic_deleted(name)
 
     async def _expire(self) -> None:
         for driver in self.drivers():

@@ -207,6 +207,7 @@ class GroupApis:
                     offset=asked.committed_offset,
                     leader_epoch=getattr(asked, "committed_leader_epoch", NO_EPOCH),
                     metadata=asked.committed_metadata or "",
+                    topic_id=broker.image.topics[name or ""].id,
                 )
         whole: BrokerError | None = None
         done = OffsetsDone()
@@ -269,8 +270,11 @@ class GroupApis:
             found = shard.fetch_offsets(group_id, places, require_stable=require_stable)
         except BrokerError as error:
             return {"error_code": error.code, "topics": _refused_fetch(topics, error)}
+        found = {place: _of_topic(broker, place, value) for place, value in found.items()}
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for place, value in found.items():
+            if value is None:
+                continue
             by_topic.setdefault(place.topic, []).append(_fetched(place.partition, value))
         if topics is None:
             images = broker.image.topics
@@ -440,6 +444,16 @@ def _topic_names(topic: Any) -> dict[str, Any]:
     if hasattr(topic, "topic_id"):
         return {"topic_id": topic.topic_id}
     return {"name": topic.name}
+
+
+def _of_topic(
+    broker: Broker, place: TopicPartition, value: CommittedOffset | BrokerError | None
+) -> CommittedOffset | BrokerError | None:
+    """The value, unless it is of an earlier topic of the name: its deletion is on the way."""
+    if not isinstance(value, CommittedOffset) or value.topic_id is None:
+        return value
+    image = broker.image.topics_by_id.get(value.topic_id)
+    return value if image is not None and image.name == place.topic else None
 
 
 def _fetched(number: int, value: CommittedOffset | BrokerError | None) -> dict[str, Any]:

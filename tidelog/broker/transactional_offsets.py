@@ -7,6 +7,7 @@ Rule 2: nothing here decides; a request becomes an event, and a result an answer
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
 from tidelog.broker.broker import Broker
@@ -89,7 +90,7 @@ class TransactionalOffsetApis:
                 )
         if offsets:
             try:
-                done = await self._commit(request, context.version, offsets)
+                done = await self._commit(broker, request, context.version, offsets)
                 refused.update(done.refused)
             except BrokerError as error:
                 refused.update(dict.fromkeys(offsets, error))
@@ -114,6 +115,7 @@ class TransactionalOffsetApis:
 
     async def _commit(
         self,
+        broker: Broker,
         request: Any,
         version: int,
         offsets: Mapping[TopicPartition, OffsetToCommit],
@@ -129,7 +131,7 @@ class TransactionalOffsetApis:
                 member_id=getattr(request, "member_id", NO_MEMBER_ID),
                 instance_id=getattr(request, "group_instance_id", None),
                 generation=getattr(request, "generation_id", NO_GENERATION),
-                offsets=offsets,
+                offsets=_with_ids(broker, offsets),
             )
             return shard.commit_in_transaction(group_id, event, at)
 
@@ -146,6 +148,19 @@ class TransactionalOffsetApis:
             implicit=version >= IMPLICIT_FROM, then=then,
         )  # fmt: skip
         return cast(OffsetsDone, result_of(await reply))
+
+
+def _with_ids(
+    broker: Broker, offsets: Mapping[TopicPartition, OffsetToCommit]
+) -> dict[TopicPartition, OffsetToCommit]:
+    """The offsets with the ids that topics have now, in the turn in which they are written."""
+    topics = broker.image.topics
+    missing = next((place for place in offsets if place.topic not in topics), None)
+    if missing is not None:
+        raise UnknownTopicOrPartition(missing)
+    return {
+        place: replace(offset, topic_id=topics[place.topic].id) for place, offset in offsets.items()
+    }
 
 
 def _code(error: BrokerError | None, version: int) -> int:

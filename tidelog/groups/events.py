@@ -8,6 +8,7 @@ Rule 2: everything is a value; nothing here acts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
 from tidelog.errors import BrokerError
 from tidelog.groups.members import Member
@@ -94,6 +95,8 @@ class OffsetToCommit:
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
     metadata: str = ""
+    topic_id: UUID | None = None
+    """Of the topic that has the name in the turn in which this is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

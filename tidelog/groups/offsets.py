@@ -7,6 +7,8 @@ Rule 2: of two offsets that count, the one that was written later stands, whiche
 Rule 3: while an offset is in flight or undecided, nobody decides by its present value that it may
         go.
 Rule 4: a deletion ends what was written before it, decided or not.
+Rule 5: an offset belongs to the topic with its `topic_id`. What is written later is never of an
+        earlier topic of the name: coordinators learn of topics in the order of the metadata.
 """
 
 from collections import Counter
@@ -114,6 +116,16 @@ class Offsets:
         """Every partition with an offset, or with one that may come."""
         return {*self.committed, *self.in_flight, *self.undecided}
 
+    def newest(self) -> dict[TopicPartition, CommittedOffset]:
+        """For each partition what was written last of all that counts or may yet count."""
+        newest = dict(self.committed)
+        for held in self.pending.values():
+            for place, noted in held.items():
+                there = newest.get(place)
+                if there is None or there.log_offset < noted.log_offset:
+                    newest[place] = noted
+        return {place: noted.value for place, noted in newest.items()}
+
     def is_settled(self, place: TopicPartition) -> bool:
         """Whether no other offset of the partition is on its way."""
         return place not in self.in_flight and place not in self.undecided
@@ -176,7 +188,7 @@ def check_commit(
         else:
             accepted[place] = CommittedOffset(
                 offset=wanted.offset, leader_epoch=wanted.leader_epoch, metadata=wanted.metadata,
-                committed_ms=at.wall_ms, expires_ms=expires_ms,
+                committed_ms=at.wall_ms, expires_ms=expires_ms, topic_id=wanted.topic_id,
             )  # fmt: skip
     return accepted, refused
 

@@ -4,16 +4,22 @@ Rule 1: the newest record of a key is the truth; a record without a value delete
 Rule 2: every length read is compared with the bytes that are left before it is used.
 Rule 3: what a later version of Kafka may have written under keys we do not know is passed over
         (KIP-915); a known key with a value that makes no sense is corruption.
+
+An offset belongs to a topic's id, not to its name: a topic that is made anew begins anew. So the id
+is part of the value, in the tag that Kafka has for it. Brokers and tools read version 4, the first
+with tags, since Kafka 3.5 (KIP-915). Our own tag is one that they pass over.
 """
 
 # key     := version: int16, (offset key | group key)                             (big-endian)
 # offset key := group: string, topic: string, partition: int32         (version 1; 0 is read too)
 # group key  := group: string                                                      (version 2)
 #
-# offset  := version: int16 = 3, offset: int64, leader_epoch: int32, metadata: string,
-#            committed_ms: int64
-#          | version: int16 = 1, offset: int64, metadata: string, committed_ms: int64,
-#            expires_ms: int64                       (only when the client has set a retention)
+# offset  := version: int16 = 4, offset: int64, leader_epoch: int32, metadata: compact string,
+#            committed_ms: int64, tags
+#            Versions 0 to 3, with plain strings and without tags, are read; they tell no topic id.
+#            Version 1 has expires_ms: int64 at its end.
+# tags    := count: uvarint, (tag: uvarint, size: uvarint, that many bytes){count}
+#            0 topic_id: 16 bytes, 1000 expires_ms: int64 (ours; when a client has set a retention)
 # group   := version: int16 = 3, protocol_type: string, generation: int32, protocol: string?,
 #            leader: string?, state_since_ms: int64, count: int32, member{count}
 # member  := member_id: string, instance_id: string?, client_id: string, client_host: string,
@@ -21,11 +27,12 @@ Rule 3: what a later version of Kafka may have written under keys we do not know
 #            assignment: bytes
 #            Versions 0 to 2, without some of the fields, are read but not written.
 # string  := length: int16, UTF-8            string? := the same; length -1 is null
-# bytes   := length: int32, that many bytes
+# bytes   := length: int32, that many bytes  compact string := length + 1: uvarint, UTF-8
 
 import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TopicPartition
@@ -36,8 +43,11 @@ TEXT_BYTES_MAX: Final = 2**15 - 1
 
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
-_OFFSET_VERSION: Final = 3
+_OFFSET_VERSION: Final = 4
 _OFFSET_VERSION_WITH_EXPIRY: Final = 1
+_OFFSET_VERSION_WITH_TAGS: Final = 4
+_TOPIC_ID_TAG: Final = 0
+_EXPIRES_TAG: Final = 1000
 _GROUP_VERSION: Final = 3
 
 _INT16: Final = struct.Struct(">h")
@@ -55,6 +65,8 @@ class CommittedOffset:
     committed_ms: int
     expires_ms: int | None = None
     """Set by clients of old versions; otherwise the group's fate decides."""
+    topic_id: UUID | None = None
+    """Of the topic that was consumed; None in records that were written before they had it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +165,20 @@ def _encode_key(written: Written) -> bytes:
 
 
 def _encode_offset(value: CommittedOffset) -> bytes:
+    metadata = value.metadata.encode()
+    tags: list[tuple[int, bytes]] = []
+    if value.topic_id is not None:
+        tags.append((_TOPIC_ID_TAG, value.topic_id.bytes))
     if value.expires_ms is not None:
-        return b"".join((
-            _INT16.pack(_OFFSET_VERSION_WITH_EXPIRY), _INT64.pack(value.offset),
-            _text(value.metadata), _INT64.pack(value.committed_ms), _INT64.pack(value.expires_ms),
-        ))  # fmt: skip
-    return b"".join((
+        tags.append((_EXPIRES_TAG, _INT64.pack(value.expires_ms)))
+    parts = [
         _INT16.pack(_OFFSET_VERSION), _INT64.pack(value.offset), _INT32.pack(value.leader_epoch),
-        _text(value.metadata), _INT64.pack(value.committed_ms),
-    ))  # fmt: skip
+        _uvarint(len(metadata) + 1), metadata, _INT64.pack(value.committed_ms),
+        _uvarint(len(tags)),
+    ]  # fmt: skip
+    for tag, data in tags:
+        parts += (_uvarint(tag), _uvarint(len(data)), data)
+    return b"".join(parts)
 
 
 def _encode_group(value: GroupRecord) -> bytes:
@@ -190,6 +207,15 @@ def _text(text: str | None) -> bytes:
 
 def _bytes(data: bytes) -> bytes:
     return _INT32.pack(len(data)) + data
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 # Reading.
@@ -223,14 +249,26 @@ class Reader:
         value: int = _INT64.unpack(self._take(8))[0]
         return value
 
-    def text(self) -> str:
-        text = self.nullable_text()
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise CorruptMessage("a number of more than 32 bits")
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
+
+    def text(self, *, is_compact: bool = False) -> str:
+        text = self.nullable_text(is_compact=is_compact)
         if text is None:
             raise CorruptMessage("a text that must be there is null")
         return text
 
-    def nullable_text(self) -> str | None:
-        size = self.int16()
+    def nullable_text(self, *, is_compact: bool = False) -> str | None:
+        size = self.uvarint() - 1 if is_compact else self.int16()
         if size == -1:
             return None
         try:
@@ -262,15 +300,28 @@ def _version(reader: Reader, newest: int) -> int:
 def _decode_offset(reader: Reader) -> CommittedOffset:
     version = _version(reader, _OFFSET_VERSION)
     offset = reader.int64()
+    has_tags = version >= _OFFSET_VERSION_WITH_TAGS
     leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
-    metadata = reader.text()
+    metadata = reader.text(is_compact=has_tags)
     committed_ms = reader.int64()
     expires_ms = reader.int64() if version == _OFFSET_VERSION_WITH_EXPIRY else NO_TIMESTAMP
+    tags = reader.tags() if has_tags else {}
     reader.end()
+    topic_id = _tagged(tags, _TOPIC_ID_TAG, 16)
+    if (expires := _tagged(tags, _EXPIRES_TAG, _INT64.size)) is not None:
+        (expires_ms,) = _INT64.unpack(expires)
     return CommittedOffset(
         offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=committed_ms,
         expires_ms=None if expires_ms == NO_TIMESTAMP else expires_ms,
+        topic_id=None if topic_id in (None, bytes(16)) else UUID(bytes=topic_id),
     )  # fmt: skip
+
+
+def _tagged(tags: dict[int, bytes], tag: int, size: int) -> bytes | None:
+    data = tags.get(tag)
+    if data is not None and len(data) != size:
+        raise CorruptMessage(f"tag {tag} has {len(data)} bytes, not {size}")
+    return data
 
 
 def _decode_group(reader: Reader) -> GroupRecord:

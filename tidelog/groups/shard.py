@@ -19,7 +19,8 @@ Rule 3: effects are performed in order: a write that was asked for first is appe
     completed(producer_id)       the log has committed a marker, so all that stands before it too
     tick(at)                     deadlines of the groups
     expire(at)                   offsets that are too old, and groups that hold nothing more
-    topics_deleted(names)        their offsets go
+    topics_deleted(names, ids)   offsets of these names go, but not of topics that have them now
+    topics_found(ids)            offsets of all other topics go
     unload(error)                another node coordinates these groups now
 
 Outcomes may be reported in any order, since the log commits in order: a write that is stored
@@ -31,8 +32,9 @@ A marker may come at any time, also while the log is read: then it is kept in mi
 groups once they are there. One that was read as well finds nothing left to decide.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import assert_never
+from uuid import UUID
 
 from tidelog.errors import (
     BrokerError,
@@ -335,13 +337,42 @@ class Shard:
         """Every topic of which some group has an offset."""
         return {place.topic for entry in self._entries.values() for place in entry.offsets.known()}
 
-    def topics_deleted(self, topics: Collection[str], at: Moment) -> list[ShardEffect]:
-        """Forget all offsets of topics that are no more; a new one of that name begins anew."""
+    def topics_deleted(
+        self, names: Collection[str], ids: Mapping[str, UUID], at: Moment
+    ) -> list[ShardEffect]:
+        """Topics of these names are no more: forget their offsets. `ids` are those of the topics
+        that have such a name by now; what was committed of them stays."""
+
+        def is_gone(topic: str, topic_id: UUID | None) -> bool:
+            return topic in names and (topic_id is None or topic_id != ids.get(topic))
+
+        return self._forget(is_gone, at)
+
+    def topics_found(self, ids: Mapping[str, UUID], at: Moment) -> list[ShardEffect]:
+        """There are these topics: forget the offsets of all others, whatever their names.
+
+        An offset without an id is of a time when they had none; it is known by its name.
+        """
+
+        def is_gone(topic: str, topic_id: UUID | None) -> bool:
+            return topic not in ids or (topic_id is not None and topic_id != ids[topic])
+
+        return self._forget(is_gone, at)
+
+    def _forget(self, is_gone: Callable[[str, UUID | None], bool], at: Moment) -> list[ShardEffect]:
         effects: list[ShardEffect] = []
         if self._refusal is not None:
             return effects
+        in_flight = self._writes.newest_offsets()
         for entry in list(self._entries.values()):
-            gone = sorted(place for place in entry.offsets.known() if place.topic in topics)
+            newest: dict[TopicPartition, CommittedOffset | None] = {
+                **entry.offsets.newest(), **in_flight.get(entry.group.id, {}),
+            }  # fmt: skip
+            gone = sorted(
+                place
+                for place, value in newest.items()
+                if value is not None and is_gone(place.topic, value.topic_id)
+            )
             if gone:
                 effects += self._writes.delete(entry, gone, at)
         return effects

@@ -157,6 +157,14 @@ class Writes:
         )  # fmt: skip
         return [*appends, last]
 
+    def newest_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset | None]]:
+        """By group: the offsets in flight, each as it is written last."""
+        newest: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+        for write in self._writes:
+            if write.offsets:
+                newest.setdefault(write.entry.group.id, {}).update(write.offsets)
+        return newest
+
     def note(self, number: int, base_offset: Offset) -> None:
         """The log has given `number` its place, and will commit it unless it fails."""
         for write in reversed(self._writes):  # it was among the last to be appended

@@ -315,3 +315,29 @@ def test_offsets_of_a_topic_made_anew_outlive_the_files_of_the_one_before():
         assert await committed(node) == {("t", 0): 5}
 
     on_a_node(story)
+
+
+def test_a_topic_made_anew_while_its_groups_are_read_begins_anew():
+    async def story(node):
+        await node.create("t")
+        await found(node)
+        assert await commit(node, 1000) == 0
+        driver = node.requests._verification._coordinator_of.__self__.groups.driver("g")
+        load, goes_on = driver.load, asyncio.Event()
+
+        async def slow() -> None:
+            await goes_on.wait()
+            await load()
+
+        driver.load = slow
+        driver.reload()
+        await node.ask(Api.DELETE_TOPICS, 6, topics=[{"name": "t", "topic_id": None}])
+        await node.create("t")
+        goes_on.set()
+        await found(node)
+
+        assert await committed(node) == {}
+        assert await commit(node, 3) == 0
+        assert await committed(node) == {("t", 0): 3}
+
+    on_a_node(story)

@@ -1,6 +1,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 
@@ -46,7 +47,10 @@ class Office:
         topics = {"t": range(2), OFFSETS_TOPIC: range(50)}
         self.broker: Any = SimpleNamespace(
             image=SimpleNamespace(
-                topics={name: SimpleNamespace(partitions=p) for name, p in topics.items()}
+                topics={
+                    name: SimpleNamespace(id=uuid5(NAMESPACE_DNS, name), partitions=p)
+                    for name, p in topics.items()
+                }
             )
         )
 

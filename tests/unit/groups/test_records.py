@@ -1,6 +1,7 @@
 """The formats, against bytes laid out by hand from Kafka's message definitions."""
 
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -33,18 +34,24 @@ OFFSET_KEY = unhex("""
     00000007            # partition 7
 """)
 OFFSET_VALUE = unhex("""
-    0003                # version 3
+    0004                # version 4
     000000000000002a    # offset 42
     00000005            # leader epoch 5
-    0004 6e6f7465       # metadata "note"
+    05 6e6f7465         # metadata "note"
     0000018bcfe56800    # committed at 1700000000000
+    01                  # one tag
+    00 10               # 0, of 16 bytes: the topic's id
+    00112233445566778899aabbccddeeff
 """)
 OFFSET_VALUE_WITH_EXPIRY = unhex("""
-    0001                # version 1
+    0004                # version 4
     000000000000002a    # offset 42
-    0000                # metadata ""
+    ffffffff            # no leader epoch
+    01                  # metadata ""
     0000018bcfe56800    # committed at 1700000000000
-    0000018bcfe56be8    # expires at 1700000001000
+    01                  # one tag
+    e807 08             # 1000, of 8 bytes: when it expires
+    0000018bcfe56be8    # at 1700000001000
 """)
 GROUP_KEY = unhex("""
     0002                # version 2
@@ -89,7 +96,8 @@ PLACE = TopicPartition("orders", 7)
 OFFSET = OffsetWritten(
     group_id="app", place=PLACE,
     value=CommittedOffset(
-        offset=42, leader_epoch=5, metadata="note", committed_ms=1_700_000_000_000
+        offset=42, leader_epoch=5, metadata="note", committed_ms=1_700_000_000_000,
+        topic_id=UUID("00112233-4455-6677-8899-aabbccddeeff"),
     ),
 )  # fmt: skip
 EXPIRING = OffsetWritten(
@@ -149,7 +157,11 @@ def test_records_are_written_and_read_byte_for_byte_as_kafka_has_them(written, k
     ("version", "body"),
     [
         (0, "000000000000002a 0000 0000018bcfe56800"),
+        (1, "000000000000002a 0000 0000018bcfe56800 ffffffffffffffff"),
         (2, "000000000000002a 0000 0000018bcfe56800"),
+        (3, "000000000000002a ffffffff 0000 0000018bcfe56800"),
+        (4, "000000000000002a ffffffff 01 0000018bcfe56800 00"),
+        (4, "000000000000002a ffffffff 01 0000018bcfe56800 01 07 02 beef"),
     ],
 )
 def test_older_offsets_are_read(version, body):
@@ -202,13 +214,14 @@ def test_a_record_that_is_cut_off_or_has_more_is_refused(written, key, value):
     "record",
     [
         Record(value=b"no key"),
-        Record(key=OFFSET_KEY, value=b"\x00\x04" + OFFSET_VALUE[2:]),
+        Record(key=OFFSET_KEY, value=b"\x00\x05" + OFFSET_VALUE[2:]),
+        Record(key=OFFSET_KEY, value=OFFSET_VALUE[:-17] + b"\x02ab"),
         Record(key=GROUP_KEY, value=b"\xff\xff" + GROUP_VALUE[2:]),
         Record(key=GROUP_KEY, value=EMPTY_GROUP_VALUE[:-4] + b"\x7f\xff\xff\xff"),
         Record(key=b"\x00\x02\x00\x01\xff", value=None),
         Record(key=b"\x00\x02\xff\xff", value=None),
     ],
-    ids=["no key", "later version", "negative version", "count", "not UTF-8", "null group"],
+    ids=["no key", "later", "short id", "negative version", "count", "not UTF-8", "null group"],
 )
 def test_a_record_that_makes_no_sense_is_refused(record):
     with pytest.raises(CorruptMessage):

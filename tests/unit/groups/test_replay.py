@@ -104,7 +104,7 @@ class Crowd:
             case 1:
                 self.desk.delete_offsets(group_id, *self.random.sample(PLACES, 2))
             case 2:
-                self.desk.do(self.desk.shard.topics_deleted({"payments"}, self.desk.at()))
+                self.desk.do(self.desk.shard.topics_deleted({"payments"}, {}, self.desk.at()))
 
     def time(self, group_id: str) -> None:
         self.desk.pass_time(self.random.choice([0.1, 1, 5, 30]))

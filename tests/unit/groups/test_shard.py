@@ -1,3 +1,5 @@
+from uuid import UUID
+
 import pytest
 
 from tests.unit.groups.desk import RANGE, WAITS, ShardDesk, subscription
@@ -101,7 +103,7 @@ def test_nothing_is_served_before_the_log_is_read():
     for read in (shard.groups, lambda: shard.describe("g"), lambda: shard.fetch_offsets("g", None)):
         with pytest.raises(CoordinatorLoadInProgress):
             read()
-    assert shard.expire(at) == shard.topics_deleted({"orders"}, at) == shard.tick(at) == []
+    assert shard.expire(at) == shard.topics_deleted({"orders"}, {}, at) == shard.tick(at) == []
 
 
 def test_heartbeats_are_fine_while_the_log_is_read():
@@ -446,12 +448,70 @@ def test_offsets_go_with_their_topic():
     desk.commit("other", {ORDERS_1: 1, PAYMENTS: 1})
     assert desk.shard.topics() == {"orders", "payments"}
 
-    desk.do(desk.shard.topics_deleted({"orders"}, desk.at()))
+    desk.do(desk.shard.topics_deleted({"orders"}, {}, desk.at()))
     desk.store()
 
     assert desk.offsets("g") == {}
     assert desk.offsets("other") == {"payments-0": 1}
     assert states(desk)["g"] == "Stable"
+
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+def of(topic_id: UUID | None, offset: int = 1) -> OffsetToCommit:
+    return OffsetToCommit(offset=offset, topic_id=topic_id)
+
+
+@pytest.mark.parametrize("where", ["stored", "in flight", "pending"])
+@pytest.mark.parametrize(
+    ("committed", "now", "stays"),
+    [
+        (OLD, {"orders": OLD}, True), (OLD, {"orders": NEW}, False), (OLD, {}, False),
+        (None, {"orders": NEW}, True), (None, {}, False),
+    ],
+)  # fmt: skip
+def test_a_coordinator_that_comes_keeps_offsets_of_topics_that_are_there(
+    where, committed, now, stays
+):
+    desk = ShardDesk()
+    if where == "pending":
+        desk.commit_in_transaction("g", {ORDERS: of(committed)})
+    else:
+        desk.commit("g", {ORDERS: of(committed)})
+    if where != "in flight":
+        desk.store()
+        desk = desk.restart()
+
+    desk.do(desk.shard.topics_found(now, desk.at()))
+    desk.end_transaction()
+    desk.store_all()
+
+    kept = {"orders-0": 1} if stays else {}
+    assert desk.offsets("g") == desk.restart().offsets("g") == kept
+
+
+def test_what_was_committed_of_a_new_topic_outlives_the_news_of_the_old_ones_end():
+    desk = ShardDesk()
+    desk.commit("g", {ORDERS: of(OLD, 1000), ORDERS_1: of(OLD, 7)})
+    desk.commit("g", {ORDERS: of(NEW, 3)})
+    desk.store()
+
+    desk.do(desk.shard.topics_deleted({"orders"}, {"orders": NEW}, desk.at()))
+    desk.store()
+
+    assert desk.offsets("g") == {"orders-0": 3}
+
+
+def test_a_tombstone_on_its_way_is_not_written_again():
+    desk = ShardDesk()
+    desk.commit("g", {ORDERS: of(OLD)})
+    desk.store()
+
+    desk.do(desk.shard.topics_deleted({"orders"}, {}, desk.at()))
+    desk.do(desk.shard.topics_found({}, desk.at()))
+
+    assert len(desk.in_flight) == 1
 
 
 # Expiry.

@@ -494,7 +494,7 @@ def test_undecided_offsets_go_with_their_topic():
     desk.store()
     assert desk.shard.topics() == {"orders", "payments"}
 
-    desk.do(desk.shard.topics_deleted({"orders"}, desk.at()))
+    desk.do(desk.shard.topics_deleted({"orders"}, {}, desk.at()))
     desk.store()
     assert pending(desk) == {"g": {7: {"payments-0": 2}}}
     desk.end_transaction()
