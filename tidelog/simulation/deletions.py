@@ -72,8 +72,7 @@ async def _delete(world: World, place: TopicPartition, part: float) -> None:
         wanted = start + round((end - start) * part)
         (deleted,) = (await client.delete_records(place.topic, {place.partition: wanted})).values()
         world.trace.note(host.name, f"{place} begins at {deleted}, {wanted} was asked for")
-        known = world.deleted_before.get(place, 0)
-        world.deleted_before[place] = max(known, wanted)
+        world.delete_before(place, wanted)
     except TidelogError as error:
         world.trace.note(host.name, f"{place}: {type(error).__name__}: {error}")
     finally:

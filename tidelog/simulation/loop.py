@@ -96,12 +96,14 @@ class _State(IntEnum):
 class Process:
     """Something that can die: one life of a node, a client, or the world itself."""
 
-    __slots__ = ("_sweep_at", "clock", "context", "name", "parked", "state", "tasks")
+    __slots__ = ("_sweep_at", "clock", "context", "name", "parked", "ran_at", "state", "tasks")
 
     def __init__(self, name: str, clock: MachineClock) -> None:
         self.name = name
         self.clock = clock
         self.state = _State.RUNNING
+        self.ran_at = 0
+        """The count of events at its newest one: while that stays, nothing of it has changed."""
         self.parked: list[Event] = []  # came due while it was paused
         self.tasks: list[asyncio.Task[Any]] = []
         """Keeps them from the garbage collector, which would run their clean-up when it likes."""
@@ -188,8 +190,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.events = 0
         self.errors: list[Failure] = []
-        self.after_event: Callable[[], None] | None = None
-        """Called after every event, outside of all processes; what it raises ends the run."""
+        self.after_event: Callable[[], int] | None = None
+        """Called after the event with the number `look_at`, and after one in which something went
+        wrong, outside of all processes. It says when it wants to be called next; what it raises
+        ends the run."""
+        self.look_at = 0
         self._soon: deque[Event] = deque()
         self._heap: list[tuple[float, int, Event]] = []
         self._sequence = 0
@@ -357,15 +362,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if process.state is _State.PAUSED:
                     process.parked.append(event)
                 continue
-            self.events += 1
+            process.ran_at = self.events = self.events + 1
             try:
                 context.run(event._callback, *event._args)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
                 self._fail(process, error, f"in {event._callback!r}")
-            if after is not None:
-                after()
+            if after is not None and self.events >= self.look_at:
+                self.look_at = after()
             if self.events % _YOUNG_GARBAGE_EVENTS == 0 and not gc.isenabled():
                 gc.collect(2 if self.events % _OLD_GARBAGE_EVENTS == 0 else 1)
 
@@ -397,6 +402,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _fail(self, process: Process, error: BaseException, message: str) -> None:
         if process.is_alive:
             self.errors.append(Failure(process.name, error, message))
+            self.look_at = 0
 
     def _keep_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A task failed and nobody asked, or something was destroyed that still waited."""

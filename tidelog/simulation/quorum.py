@@ -73,6 +73,9 @@ class _Life:
     """What was last seen of one process."""
 
     number: int
+    quorum: Quorum
+    seen_at: tuple[int, int] = (-1, -1)
+    """After which event of the process, and after how many decisions, it was last looked at."""
     epoch: int = 0
     watermark: Offset = 0
     voters_seen: tuple[int, Offset, Offset] | None = None
@@ -90,10 +93,11 @@ class QuorumWatch:
         self._partition_leaders: dict[tuple[Any, int, int], tuple[int, int]] = {}
         self._decided: dict[int, Offset] = {}
         """How far the log was decided, as nodes in each epoch knew: in that epoch or before it."""
+        self._decisions = 0
+        """How often that has changed."""
         self._applied: dict[Offset, tuple[Offset, bytes]] = {}
         self._images: dict[Offset, bytes] = {}
         self._broker_epochs: dict[int, int] = {}
-        self._problem: tuple[str, str] | None = None
         LeaseWatch(world)
         world.invariant("the quorum", self._check, every=_CHECK_EVERY_EVENTS)
         world.invariant("partitions", self._check_partitions, every=_PARTITIONS_EVERY_EVENTS)
@@ -102,38 +106,47 @@ class QuorumWatch:
         self._world.fail(name, problem)
 
     def _check(self) -> str | None:
-        if self._problem is not None:
-            self._fail(*self._problem)
         for machine in self._world.machines.values():
-            quorum = quorum_of(machine)
-            if quorum is not None:
-                self._check_member(machine, quorum)
+            process = machine.process
+            if process is None:
+                continue
+            life = self._lives.get(machine.number)
+            if life is None or life.number != machine.lives:
+                quorum = quorum_of(machine)
+                if quorum is None:
+                    continue
+                life = self._lives[machine.number] = _Life(machine.lives, quorum)
+                self._watch(machine)
+            seen_at = (process.ran_at, self._decisions)
+            if seen_at != life.seen_at:
+                self._check_member(machine, life)
+                life.seen_at = seen_at
         return None
 
-    def _check_member(self, machine: Machine, quorum: Quorum) -> None:
-        raft, number = quorum.raft, machine.number
-        life = self._lives.get(number)
-        if life is None or life.number != machine.lives:
-            life = self._lives[number] = _Life(machine.lives)
-            self._watch(machine)
-        if raft.epoch < life.epoch:
-            self._fail(EPOCH, f"{machine.name}: {raft.epoch} after {life.epoch}")
-        life.epoch = raft.epoch
+    def _check_member(self, machine: Machine, life: _Life) -> None:
+        quorum = life.quorum
+        raft, log_end = quorum.raft, quorum.log.end
+        epoch, watermark = raft.epoch, raft.high_watermark
+        if epoch < life.epoch:
+            self._fail(EPOCH, f"{machine.name}: {epoch} after {life.epoch}")
+        life.epoch = epoch
         # A full disk may have cut it; what was applied stays applied.
-        if raft.high_watermark < min(life.watermark, quorum.log.end):
-            self._fail(DECIDED, f"{machine.name}: {raft.high_watermark} after {life.watermark}")
-        self._decided[raft.epoch] = max(raft.high_watermark, self._decided.get(raft.epoch, 0))
+        if watermark < life.watermark and watermark < log_end:
+            self._fail(DECIDED, f"{machine.name}: {watermark} after {life.watermark}")
+        life.watermark = watermark
+        if watermark > self._decided.get(epoch, -1):
+            self._decided[epoch] = watermark
+            self._decisions += 1
         if quorum.has_won:
-            me = (number, machine.lives)
-            other = self._leaders.setdefault(raft.epoch, me)
+            me = (machine.number, machine.lives)
+            other = self._leaders.setdefault(epoch, me)
             if other != me:
-                self._fail(ONE_LEADER, f"epoch {raft.epoch}: (node, life) {other} and {me}")
-        if quorum.leads:
-            # One that was deposed, and has not heard of it, may lack what the next one decided.
-            decided = max(end for epoch, end in self._decided.items() if epoch <= raft.epoch)
-            if quorum.log.end < decided:
-                self._fail(WHOLE, f"{machine.name} ends at {quorum.log.end}, {decided} was decided")
-        life.watermark = raft.high_watermark
+                self._fail(ONE_LEADER, f"epoch {epoch}: (node, life) {other} and {me}")
+            if quorum.leads:
+                # One that was deposed, and has not heard of it, may lack what the next one decided.
+                decided = max(end for each, end in self._decided.items() if each <= epoch)
+                if log_end < decided:
+                    self._fail(WHOLE, f"{machine.name} ends at {log_end}, {decided} was decided")
         state = quorum.state
         if state.voted is not None:
             voted = self._votes.setdefault((quorum.me.key, state.epoch), state.voted)
@@ -167,8 +180,6 @@ class QuorumWatch:
 
         def heard(records: Sequence[MetadataRecord]) -> None:
             nonlocal last
-            if self._problem is not None:
-                return
             end = metadata.applied
             if records:
                 self._compare_records(machine, last, end, records)
@@ -184,18 +195,19 @@ class QuorumWatch:
         content = b"".join(map(encode, records))
         before = self._applied.setdefault(start, (end, content))
         if before != (end, content):
-            self._problem = (
+            self._world.find(
                 AGREE, f"{machine.name} has {list(records)} at {start}..{end}, another had others"
-            )  # fmt: skip
+            )
 
     def _compare_image(self, machine: Machine, end: Offset, image: ClusterImage) -> None:
         digest = blake2b(encode_snapshot(image), digest_size=16).digest()
         if end in self._images:
             if self._images[end] != digest:
-                self._problem = IMAGES, f"{machine.name} at {end}: {image!r} is another"
+                self._world.find(IMAGES, f"{machine.name} at {end}: {image!r} is another")
             return
         self._images[end] = digest
-        self._problem = self._problem or self._look_at(image)
+        if (problem := self._look_at(image)) is not None:
+            self._world.find(*problem)
 
     def _look_at(self, image: ClusterImage) -> tuple[str, str] | None:
         for node, broker in image.brokers.items():

@@ -117,7 +117,7 @@ class TransactionWatch:
         self._states: dict[str, TransactionRecord | None] = {}
         self._decided: dict[ProducerId, tuple[int, bool]] = {}
         self._ends: dict[str, tuple[bool, TopicPartition]] = {}
-        self._problem: tuple[str, str] | None = None
+        self._find = world.find
         self._stable: dict[tuple[int, Partition], Offset] = {}
         self._lives: dict[int, int] = {}
         self.inputs: dict[str, TopicPartition] = {}
@@ -131,17 +131,7 @@ class TransactionWatch:
         self.rows: dict[tuple[str, int], dict[str, str]] = {}
         """Of each batch of a group, the rows that are visible, and of which attempt they are."""
         replicas.on_committed.append(self._on_committed)
-        world.invariant("transactions' moments", self._check_moments, every=1)
         world.invariant("transactions", self._check, every=_CHECK_EVERY_EVENTS)
-
-    def _find(self, name: str, problem: str) -> None:
-        """Found inside of a node's own event, which nothing must be raised in."""
-        self._problem = self._problem or (name, problem)
-
-    def _check_moments(self) -> str | None:
-        if self._problem is not None:
-            self._world.fail(*self._problem)
-        return None
 
     # What is asked by those who know what clients were told.
 
@@ -346,21 +336,22 @@ class TransactionWatch:
             for partition in broker.partitions():
                 if not partition.mending.is_changing:
                     self._look(machine, partition)
-        self._check_moments()
         return None
 
     def _look(self, machine: Machine, partition: Partition) -> None:
         stable = partition.last_stable_offset
         before = self._stable.get((machine.number, partition), -1)
-        who = f"{machine.name} {partition.name}"
         if stable < before:
-            self._find(STABLE_FALLS, f"{who}: from {before} to {stable}")
+            self._find(STABLE_FALLS, f"{machine.name} {partition.name}: from {before} to {stable}")
         self._stable[machine.number, partition] = stable
         truth = self._truths.get(partition.name)
         if truth is None or partition.high_watermark != truth.end:
             return
         if stable != truth.stable:
-            self._find(STABLE, f"{who}: {stable}, not {truth.stable}: {truth.open}")
+            self._find(
+                STABLE,
+                f"{machine.name} {partition.name}: {stable}, not {truth.stable}: {truth.open}",
+            )
 
 
 def illegal(before: TransactionRecord | None, after: TransactionRecord | None) -> str | None:

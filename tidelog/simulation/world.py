@@ -36,6 +36,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from tidelog.errors import TidelogError
@@ -54,6 +55,7 @@ Place: TypeAlias = int | str
 """A node by its number, or any host by its name."""
 
 _NEVER: Final = 1 << 62
+_WHOLE_SWEEP_EVERY: Final = 16
 UNEXPECTED_ERROR: Final = "no unexpected error"
 
 
@@ -126,7 +128,7 @@ class World:
 
         `disk_factory` is the seam for a disk that breaks its promises.
         """
-        gc.collect()  # what earlier worlds left must not be finalised in the middle of this one
+        _sweep()
         self.seed = seed
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop, keep=keep_trace)
@@ -139,6 +141,8 @@ class World:
         self.faults: Counter[str] = Counter()
         self.deleted_before: dict[TopicPartition, Offset] = {}
         """What clients were told of deleted records: logs begin there, or later."""
+        self.deletions = 0
+        """How often that has changed."""
         self.clients: dict[str, Client] = {}
         self.honours_stops = True
         """Whether a node that wants to stop is stopped, as by a supervisor."""
@@ -150,7 +154,7 @@ class World:
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
         self._invariants: list[_Invariant] = []
-        self._check_at = 0
+        self._found: tuple[str, str] | None = None
         self._log = _LogToTrace(self)
         self.machines: dict[int, Machine] = {}
         for number in range(1, nodes + 1):
@@ -241,30 +245,39 @@ class World:
         The cheap ones after each event, the dear ones less often.
         """
         self._invariants.append(_Invariant(name, check, every))
-        self._check_at = 0
+        self.loop.look_at = 0
+
+    def find(self, name: str, problem: str) -> None:
+        """Say what must never happen from inside of a node's event, which nothing must be raised
+        in: the run ends after it. The first counts."""
+        self._found = self._found or (name, problem)
+        self.loop.look_at = 0
 
     def check_now(self) -> None:
         """Check every invariant, also those whose turn has not come."""
-        self._check_errors()
+        self._check_found()
         for invariant in self._invariants:
             if (problem := invariant.check()) is not None:
                 self.fail(invariant.name, problem)
+            self._check_found()
 
-    def _check(self) -> None:
-        """After every event; so it first asks whether there is anything to do."""
-        if self.loop.errors:
-            self._check_errors()
+    def _check(self) -> int:
+        """Check what is due; the count of events at which something is due next."""
+        self._check_found()
         events = self.loop.events
-        if events >= self._check_at:
-            self._check_at = events + _NEVER
-            for invariant in self._invariants:
-                if events >= invariant.due:
-                    invariant.due = events + invariant.every
-                    if (problem := invariant.check()) is not None:
-                        self.fail(invariant.name, problem)
-                self._check_at = min(self._check_at, invariant.due)
+        next_due = events + _NEVER
+        for invariant in self._invariants:
+            if events >= invariant.due:
+                invariant.due = events + invariant.every
+                if (problem := invariant.check()) is not None:
+                    self.fail(invariant.name, problem)
+                self._check_found()
+            if invariant.due < next_due:
+                next_due = invariant.due
+        return next_due
 
-    def _check_errors(self) -> None:
+    def _check_found(self) -> None:
+        """Errors of callbacks and tasks, and what was found inside of events."""
         if self.loop.errors:
             failure = self.loop.errors[0]
             if isinstance(failure.error, Violation):
@@ -277,6 +290,14 @@ class World:
                 )
             except Violation as violation:
                 raise violation from failure.error
+        if self._found is not None:
+            self.fail(*self._found)
+
+    def delete_before(self, place: TopicPartition, offset: Offset) -> None:
+        """A client was told that all records before `offset` are deleted."""
+        if offset > self.deleted_before.get(place, 0):
+            self.deleted_before[place] = offset
+            self.deletions += 1
 
     def fail(self, name: str, problem: str) -> None:
         """Say that something happened that must never happen."""
@@ -671,6 +692,21 @@ class _LogToTrace(logging.Handler):
         )
         if isinstance(error, Exception) and not isinstance(error, OSError | TidelogError):
             self._world._blame(message, error)
+
+
+_sweeps = count()
+
+
+def _sweep() -> None:
+    """Collect what earlier worlds left: it must not be finalised in the middle of this one.
+
+    What stays then is no world's but the program's, and the collector leaves it out from now on.
+    Every so often it is looked at, too, for what somebody kept, and kept no longer.
+    """
+    if next(_sweeps) % _WHOLE_SWEEP_EVERY == 0:
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _host(place: Place) -> str:
