@@ -48,6 +48,7 @@ from tidelog.controller.records import (
     PartitionChanged,
     PartitionsAdded,
     TopicCreated,
+    TopicDeleted,
 )
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log
@@ -179,6 +180,8 @@ class ReplicaWatch:
         self._lives: dict[int, _Life] = {}
         self._left: dict[tuple[int, Key], _Copy] = {}
         self._topics: dict[str, UUID] = {}
+        self._alive: frozenset[UUID] = frozenset()
+        """The ids of the topics that are there, by the newest metadata that a node has applied."""
         self._states: dict[Key, dict[int, PartitionImage]] = {}
         self._newest: dict[Key, PartitionImage] = {}
         self._leaders: dict[tuple[Key, Epoch], tuple[int, int]] = {}
@@ -384,6 +387,8 @@ class ReplicaWatch:
         if applied > self._applied:
             self._applied = applied
             self._fenced = frozenset(n for n, broker in image.brokers.items() if broker.fenced)
+            if not records or any(isinstance(r, TopicCreated | TopicDeleted) for r in records):
+                self._alive = frozenset(topic.id for topic in image.topics.values())
 
     def _register(self, node: NodeId, broker_epoch: int) -> None:
         self._registered[node] = max(broker_epoch, self._registered.get(node, -1))
@@ -500,6 +505,8 @@ class ReplicaWatch:
     def _judge(self, view: _View, leader: Leader) -> None:
         """A leader has raised its watermark: was it allowed to?"""
         log, key, end = view.partition.log, view.key, leader.high_watermark
+        if key[0] not in self._alive:
+            return  # the topic is deleted: other replicas may have removed what they told of
         if sets := self._sets(key, leader):
             self._judge_sets(view, end, sets)
         committed = self._committed.get(key)
