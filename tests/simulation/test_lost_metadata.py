@@ -129,6 +129,19 @@ def test_a_voter_without_a_sound_snapshot_begins_anew():
         world.run_until(lambda: is_whole(world, rotten), SECONDS_MAX)
 
 
+def lead_two_ways(world: World) -> int:
+    """Isolate a leader that has appended what the others never heard of; they decide on more."""
+    old = controller(world)
+    assert old is not None
+    for other in {1, 2, 3} - {old}:
+        world.cut(old, other)
+        world.cut(other, old)
+    world.client("story").spawn(create(world, "undecided", old))
+    world.run_until(lambda: controller(world) not in (None, old), SECONDS_MAX)
+    world.do(create(world, "decided", controller(world) or 0))
+    return old
+
+
 def test_a_log_that_is_cut_is_noted_to_end_there_before(world, monkeypatch):
     """Power may be lost in between, and must not look as if the disk had lost anything."""
     truncate, cuts = QuorumLog.truncate, []
@@ -140,15 +153,21 @@ def test_a_log_that_is_cut_is_noted_to_end_there_before(world, monkeypatch):
         await truncate(self, end)
 
     monkeypatch.setattr(QuorumLog, "truncate", watched)
-    old = controller(world)
-    assert old is not None
-    for other in {1, 2, 3} - {old}:
-        world.cut(old, other)
-        world.cut(other, old)
-    world.client("story").spawn(create(world, "undecided", old))
-    world.run_until(lambda: controller(world) not in (None, old), SECONDS_MAX)
-    world.do(create(world, "decided", controller(world) or 0))
+    old = lead_two_ways(world)
     world.heal()
     world.run_until(lambda: knows(world, old, "decided"), SECONDS_MAX)
 
     assert cuts == [(True, True)]
+
+
+def test_a_voter_that_finds_rot_when_its_log_is_cut_ends_and_a_start_mends_it(world):
+    world.run(seconds=6)  # a checkpoint notes what is durable
+    old = lead_two_ways(world)
+    world.flip_bits(old, count=40, suffix=".log", inside="__cluster_metadata")
+    world.heal()
+    world.run_until(lambda: not world.machines[old].is_running, SECONDS_MAX)
+
+    world.restart(old)
+
+    world.run_until(lambda: knows(world, old, "decided"), SECONDS_MAX)
+    world.run_until(lambda: is_whole(world, old), SECONDS_MAX)

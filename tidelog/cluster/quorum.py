@@ -317,6 +317,8 @@ class Quorum:
                 if self._acknowledgements is not None:
                     await self._acknowledgements.lower(self.raft.log.acknowledged)
                 await self.log.truncate(effect.end)
+                if self._is_damaged():
+                    return
                 # What a sync before the cut has reached is not what it says any more.
                 self._events = deque(e for e in self._events if not isinstance(e, Synced))
                 self._check_voters()
@@ -489,9 +491,7 @@ class Quorum:
     async def _begin_again(self) -> None:
         self._follow(Follow(self.state.epoch, None))  # nobody appends to a log that is opened again
         await self.log.reopen()
-        if self.log.log.damaged_at is not None and self._acknowledgements is not None:
-            # The next start cuts what is damaged, and fetches it from the other voters.
-            self._on_fatal(StorageError(f"the metadata log is damaged: {self.log.log.refusal}"))
+        if self._is_damaged():
             return
         if self._snapshot is not None and self.log.end < self._snapshot.end:
             await self.log.restart_at(self._snapshot.end)  # it holds more than the files do
@@ -500,6 +500,16 @@ class Quorum:
         self._events.clear()
         self._build()
         self.post(Ticked())
+
+    def _is_damaged(self) -> bool:
+        """Whether the log, which was just opened again, has lost what was synced: then end.
+
+        The next start cuts what is damaged, and fetches it from the other voters.
+        """
+        is_damaged = self.log.log.damaged_at is not None and self._acknowledgements is not None
+        if is_damaged:
+            self._on_fatal(StorageError(f"the metadata log is damaged: {self.log.log.refusal}"))
+        return is_damaged
 
     # Leading.
 

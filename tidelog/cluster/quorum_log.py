@@ -116,27 +116,30 @@ class QuorumLog:
     async def open(self, start: Offset) -> None:
         """Open what is on disk; `start` is where the newest snapshot ends, or 0."""
         state = await self._host.offload.run(partial(self._open, start, self._directory.was_clean))
-        self._take(state)
-        if self.log.refusal is not None:
-            raise StorageError(
-                f"{self.log.refusal}. Restore the directory from a backup, or start with an empty "
-                "one: the quorum will send what it lacks"
-            )
-        if self.log.start > start:
-            raise StorageError(
-                f"{METADATA_PARTITION} begins at offset {self.log.start}, and no snapshot holds "
-                f"what was before (the newest ends at {start}); start with an empty directory, or "
-                "restore it from a backup"
-            )
-        damaged_at = await self._host.offload.run(self._load_waiting)
-        if damaged_at is None:
-            return
-        if self._before_mending is None:
-            raise StorageError(
-                f"{METADATA_PARTITION} is damaged at offset {damaged_at}; start with an empty "
-                "directory, or restore it from a backup. `tidelog log verify` shows the damage"
-            )
-        self._take(await self._host.offload.run(partial(self._mend, damaged_at)))
+        while True:
+            self._take(state)
+            if self.log.refusal is not None:
+                raise StorageError(
+                    f"{self.log.refusal}. Restore the directory from a backup, or start with an "
+                    "empty one: the quorum will send what it lacks"
+                )
+            if self.log.start > start:
+                raise StorageError(
+                    f"{METADATA_PARTITION} begins at offset {self.log.start}, and no snapshot "
+                    f"holds what was before (the newest ends at {start}); start with an empty "
+                    "directory, or restore it from a backup"
+                )
+            damaged_at = await self._host.offload.run(self._load_waiting)
+            if damaged_at is None:
+                return
+            if self._before_mending is None:
+                raise StorageError(
+                    f"{METADATA_PARTITION} is damaged at offset {damaged_at}; start with an empty "
+                    "directory, or restore it from a backup. `tidelog log verify` shows the damage"
+                )
+            # A clean start has not looked at all that the cut looks at: it may find more damage.
+            work = partial(self._mend, damaged_at, self.log.start, self.log.epochs, start)
+            state = await self._host.offload.run(work)
 
     def _open(self, start: Offset, clean: bool) -> LogState:
         directory = self._directory
@@ -149,15 +152,23 @@ class QuorumLog:
         )  # fmt: skip
         state = directory.reserve.spend(work)
         if state.damaged_at is not None and self._before_mending is not None:
-            state = self._mend(state.damaged_at, state)
+            return self._mend(state.damaged_at, state.start, state.epochs, start)
+        return self._fit(state, start)
+
+    def _fit(self, state: LogState, start: Offset) -> LogState:
+        """Begin anew where the newest snapshot ends, if it and the log do not meet."""
         if state.start > start and self._before_mending is not None:  # its snapshot is rotten
             self._before_mending()
             return self._begin_at(start)
-        if state.end < start:  # a snapshot came, and the crash before the log was emptied for it
+        # A snapshot came, and the crash before the log was emptied for it; or damage was cut off
+        # that the snapshot has, too.
+        if state.end < start:
             return self._begin_at(start)
         return state
 
-    def _mend(self, damaged_at: Offset, state: LogState | None = None) -> LogState:
+    def _mend(
+        self, damaged_at: Offset, log_start: Offset, epochs: EpochHistory, start: Offset
+    ) -> LogState:
         """Cut damage off, and all behind it: the quorum sends it again."""
         assert self._before_mending is not None
         self._before_mending()
@@ -165,12 +176,11 @@ class QuorumLog:
             "%s is damaged at offset %d; what follows is fetched again from the other voters",
             METADATA_PARTITION, damaged_at,
         )  # fmt: skip
-        start = self.log.start if state is None else state.start
-        epochs = EpochHistory(self.log.epochs if state is None else state.epochs)
-        epochs.cut_end(damaged_at)
+        kept = EpochHistory(epochs)
+        kept.cut_end(damaged_at)
         self._directory.lower_mark(METADATA_PARTITION, damaged_at)
-        cut_end(self._host.disk, self.path, damaged_at, epochs)
-        return self._open_at(start)
+        cut_end(self._host.disk, self.path, damaged_at, kept)
+        return self._fit(self._open_at(log_start), start)
 
     def _begin_at(self, start: Offset) -> LogState:
         self._empty(start)
@@ -191,6 +201,7 @@ class QuorumLog:
 
         Where it is damaged, if it is.
         """
+        self.waiting.clear()
         log = self.log
         offset = log.start
         check = EpochCheck()
@@ -289,14 +300,15 @@ class QuorumLog:
     # Cutting.
 
     async def truncate(self, end: Offset) -> None:
-        """Remove everything from `end` on, durably."""
+        """Remove everything from `end` on, durably. The log may turn out to be damaged."""
         epochs = EpochHistory(self.log.epochs)
         epochs.cut_end(end)
+        synced_end = min(self.log.synced_end, end)
 
         def cut() -> LogState:
             self._directory.lower_mark(METADATA_PARTITION, end)
             cut_end(self._host.disk, self.path, end, epochs)
-            return self._open_at(self.log.start)
+            return self._open_at(self.log.start, synced_end)
 
         await self._change(cut, end)
 
@@ -305,7 +317,10 @@ class QuorumLog:
         await self._change(partial(self._begin_at, start), 0)
 
     async def reopen(self) -> None:
-        """Bring the log back as its files have it: a full disk kept the rest from them."""
+        """Bring the log back as its files have it: a full disk kept the rest from them.
+
+        It may turn out to be damaged.
+        """
         synced_end = self.log.synced_end
         work = partial(self._open_at, self.log.start, synced_end)
         while not await self._replace(work, synced_end):

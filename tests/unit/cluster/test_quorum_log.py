@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.log.hands import Hands
+from tidelog.broker.broker import close_log
 from tidelog.cluster import quorum_log
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.controller.records import ProducerIdsGranted
 from tidelog.errors import StorageError
-from tidelog.host import Host, Path
+from tidelog.host import Host, Path, read_file
 from tidelog.log.directory import DURABLE_MARKS, DataDirectory
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
@@ -29,9 +30,16 @@ class Stage:
 
     def __init__(self, reserve_bytes: int = 0, segment_bytes: int = 10**6) -> None:
         self.disk = SimulatedDisk(random.Random(0))
+        self._settings = (reserve_bytes, segment_bytes)
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        """Another process, on the same disk; its log is not open yet."""
+        reserve_bytes, segment_bytes = self._settings
+        self.disk.kill()
         self.hands = Hands()
         self.fatal: list[BaseException] = []
-        host = Host(
+        self.host = host = Host(
             clock=SimulatedClock(), disk=self.disk, offload=self.hands, network=RefusingNetwork(),
             random=random.Random(0),
         )  # fmt: skip
@@ -41,6 +49,7 @@ class Stage:
         self.log = QuorumLog(
             host, self.rounds, self.directory, TailBudget(10**6), on_synced=lambda end: None,
             on_disk_full=lambda full: None, segment_bytes=segment_bytes,
+            before_mending=lambda: None,
         )  # fmt: skip
 
     async def fill(self, count: int) -> None:
@@ -50,6 +59,17 @@ class Stage:
         await self.finish(self.rounds.drained())
         self.directory.durable_marks = {METADATA_PARTITION: count}
         self.directory.write_checkpoint(DURABLE_MARKS, self.directory.durable_marks)
+
+    def stop(self) -> None:
+        """Stop cleanly: the next start believes in the indexes, and scans nothing."""
+        close_log(self.host, self.log.log)
+        self.directory.close(clean=True)
+
+    def rot(self, record: int) -> None:
+        """Flip a bit of one record; all are equally long."""
+        path = self.log.log.segments[0].path()
+        size = len(read_file(self.disk, path)) // self.log.end
+        self.disk.flip_bit(path, record * size + size - 1, 3)
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -209,6 +229,41 @@ def test_trimmed_segments_are_gone_though_their_removal_cannot_be_noted(monkeypa
         assert not stage.fatal
 
     on_stage(story, segment_bytes=100)
+
+
+@pytest.mark.parametrize("rotten", [[2], [0, 3], [1, 4]])
+def test_damage_that_the_newest_snapshot_has_is_not_missed(rotten):
+    """The log begins before the snapshot ends, and inside of a file. A clean start scans none."""
+
+    async def story(stage: Stage) -> None:
+        stage.directory.raise_start(METADATA_PARTITION, 2)
+        stage.stop()
+        for record in rotten:
+            stage.rot(record)
+        stage.begin_process()
+
+        await stage.finish(stage.log.open(4))
+
+        log = stage.log.log
+        assert log.refusal is None
+        assert log.start <= 4 <= log.end
+        assert [entry.start for entry in stage.log.waiting] == list(range(log.start, log.end))
+        stage.log.append([ProducerIdsGranted(node=1, end=9)], epoch=1)
+        await stage.finish(stage.rounds.drained())
+
+    on_stage(story)
+
+
+def test_a_cut_finds_damage_before_it_and_does_not_take_it_for_a_torn_tail():
+    async def story(stage: Stage) -> None:
+        stage.rot(1)
+
+        await stage.finish(stage.log.truncate(3))
+
+        assert stage.log.log.damaged_at == 1
+        assert stage.log.log.refusal is not None
+
+    on_stage(story)
 
 
 def no_room(partition: object, start: Offset) -> None:
