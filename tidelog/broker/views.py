@@ -5,7 +5,8 @@ Rule 1: a view takes what is below the last stable offset and nothing else, on l
 Rule 2: folding runs in the disk's threads, a piece at a time; the event loop reads what is there.
         What comes within a moment is folded together, unless somebody waits for it.
 Rule 3: a view that the log contradicts is made again: where the log ends earlier, has another
-        history, or was compacted before it was folded, so that deletions may be missing.
+        history, or was compacted before it was folded, so that deletions may be missing. So is one
+        whose file has rotted, as soon as anybody is to be shown any of it (`views.checks`).
 Rule 4: a view that begins a life may be older than what it showed in the last one. It is fresh,
         and may be asked without its leader, once it has all that a leader has promised since.
 Rule 5: nothing that befalls a view's file is the end of the node: the log has everything.
@@ -32,6 +33,7 @@ from tidelog.host import Path
 from tidelog.log.log import Log
 from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Offset, TopicPartition
 from tidelog.partition.driver import Partition
+from tidelog.views.checks import is_damage
 from tidelog.views.store import Kind, Position, ViewStore, applied_in
 
 _log = logging.getLogger(__name__)
@@ -107,6 +109,11 @@ class View:
             and self.applied >= self._whole_at
         )
 
+    @property
+    def reader(self) -> sqlite3.Connection:
+        """For who looks on, and whom nothing is shown."""
+        return self._store.reader
+
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """What the view says to it, here and now; OffsetNotAvailable if it cannot be asked."""
         self._check()
@@ -174,8 +181,7 @@ class View:
             self._is_busy = False
 
     def _suspect(self, error: sqlite3.Error) -> None:
-        if isinstance(error, sqlite3.DatabaseError):
-            self._is_wrong |= not isinstance(error, sqlite3.OperationalError)
+        self._is_wrong |= is_damage(error)
 
     def _gather(self) -> None:
         """Fold no more for a moment, unless somebody waits."""
@@ -330,7 +336,9 @@ class View:
 
     def _backed_up(self, work: "asyncio.Future[Position]") -> None:
         if not work.cancelled():
-            work.exception()  # seen, though nobody may be there to be told
+            error = work.exception()  # seen, though nobody may be there to be told
+            if isinstance(error, sqlite3.Error):
+                self._suspect(error)
         self._is_busy = False
         self.poke()
 

@@ -20,7 +20,7 @@ class QueueView:
     """The messages of all work queues of a partition of `__queues`."""
 
     name = "queue"
-    version = 1
+    version = 2
     schema = """
         CREATE TABLE messages (
             queue TEXT NOT NULL, sequence INTEGER NOT NULL, id INTEGER NOT NULL,
@@ -29,6 +29,12 @@ class QueueView:
         );
         CREATE INDEX messages_id ON messages (id);
     """
+
+    def begin(self, database: sqlite3.Connection) -> None:
+        """An empty one has no rows."""
+
+    def check(self, database: sqlite3.Connection) -> None:
+        """Its rows bear no checksums."""
 
     def fold(self, database: sqlite3.Connection, records: Iterable[Record]) -> None:
         for record in records:

@@ -31,7 +31,7 @@ from tidelog.simulation.machine import Machine
 from tidelog.simulation.registers import Key, Logged
 from tidelog.simulation.replica_watch import ReplicaWatch
 from tidelog.simulation.world import World
-from tidelog.views.kv import entry_of
+from tidelog.views.kv import entry_of, scan
 
 VIEW: Final = "a view is a fold of its log"
 VIEW_FALLS: Final = "a view never goes back"
@@ -160,7 +160,12 @@ class KeyWatch:
 
     def _look(self, machine: Machine, view: View, seen: dict[View, tuple[int, Offset]]) -> None:
         place = view.partition.name
-        (position, start), entries = view.ask(_read_view)
+        try:
+            (position, start), entries = _read_view(view.reader)
+        except sqlite3.DatabaseError as error:
+            if not machine.is_rotten:
+                self._find(VIEW, f"{machine.name} {place}: {error}")
+            return  # whoever is shown something of it finds that, too
         who = f"{machine.name} {place} at {position}"
         doubts, before = seen.get(view, (0, 0))
         if position < before and doubts == view.doubts:
@@ -263,8 +268,8 @@ def _read_view(
     database: sqlite3.Connection,
 ) -> tuple[tuple[Offset, Offset], dict[bytes, tuple[Offset, bytes]]]:
     position: Any = database.execute("SELECT applied, start FROM meta").fetchone()
-    rows = database.execute("SELECT key, version, value FROM entries")
-    return position, {key: (version, value) for key, version, value in rows}
+    rows = scan(database, b"", None)
+    return position, {row.key: (row.version, row.value or b"") for row in rows}
 
 
 def _committed(record: Record, producer_id: ProducerId) -> tuple[bytes, Committed]:

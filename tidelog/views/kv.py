@@ -5,20 +5,42 @@ Rule 1: a key's version is the offset of the record that made it what it is; so 
 Rule 2: the view has what is committed. What stands in the leader's log beyond it is the overlay's:
         both together are what the next write is decided on.
 Rule 3: a key expires when a tombstone of its leader says so. Nothing here looks at a clock.
+Rule 4: nothing is told that was not checked (`views.checks`): no entry, no absence of one, no list.
 """
 
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog.model import Offset, ProducerId
 from tidelog.records import BatchHeader, Marker, Record
+from tidelog.views.checks import (
+    CHAIN,
+    NONSENSE,
+    Rotten,
+    add_to_chain,
+    begin_chain,
+    check_absent,
+    drop_from_chain,
+    in_chain,
+    sum_of,
+)
 
 EXPIRES_HEADER: Final = "tidelog-expires-at"
 """Milliseconds since 1970, in decimal: from then on the leader may delete the key."""
 
-_SELECT: Final = "SELECT key, value, version, timestamp, expires FROM entries "
+_SELECT: Final = "SELECT key, value, version, timestamp, expires, sum FROM entries "
+_OR_BEFORE: Final = """
+    SELECT c.key, c.next, c.sum, e.key, e.value, e.version, e.timestamp, e.expires, e.sum
+    FROM (SELECT key, next, sum FROM chain WHERE key <= ?1 ORDER BY key DESC LIMIT 1) c
+    LEFT JOIN entries e ON e.key = ?1
+"""
+_CHAINED: Final = """
+    SELECT c.key, c.next, c.sum, e.key, e.value, e.version, e.timestamp, e.expires, e.sum
+    FROM chain c LEFT JOIN entries e ON e.key = c.key
+    WHERE c.key >= (SELECT key FROM chain WHERE key {} ? ORDER BY key DESC LIMIT 1) ORDER BY c.key
+"""
 
 
 class Entry(NamedTuple):
@@ -44,51 +66,90 @@ class KvView:
     """The tables of a key-value view."""
 
     name = "kv"
-    version = 1
-    schema = """
+    version = 2
+    schema = f"""
         CREATE TABLE entries (
             key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
-            timestamp INTEGER NOT NULL, expires INTEGER
+            timestamp INTEGER NOT NULL, expires INTEGER, sum INTEGER NOT NULL
         );
         CREATE INDEX entries_expires ON entries (expires) WHERE expires IS NOT NULL;
+        {CHAIN}
     """
+
+    def begin(self, database: sqlite3.Connection) -> None:
+        begin_chain(database)
 
     def fold(self, database: sqlite3.Connection, records: Iterable[Record]) -> None:
         newest: dict[bytes, Entry] = {}
         for record in records:
             if record.key is not None:  # from before the topic was compacted
                 newest[record.key] = entry_of(record)
+        there = [entry for entry in newest.values() if entry.value is not None]
         database.executemany(
-            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)",
-            [entry for entry in newest.values() if entry.value is not None],
+            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)",
+            [(*entry, sum_of(*entry)) for entry in there],  # type: ignore[arg-type]
         )
-        database.executemany(
-            "DELETE FROM entries WHERE key = ?",
-            [(entry.key,) for entry in newest.values() if entry.value is None],
-        )
+        add_to_chain(database, [entry.key for entry in there])
+        self._drop(database, [entry.key for entry in newest.values() if entry.value is None])
+
+    def _drop(self, database: sqlite3.Connection, keys: Sequence[bytes]) -> None:
+        database.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in keys])
+        drop_from_chain(database, keys)
 
     def trim(self, database: sqlite3.Connection, start: Offset) -> None:
-        database.execute("DELETE FROM entries WHERE version < ?", (start,))
+        rows = database.execute(_SELECT + "WHERE version < ?", (start,)).fetchall()
+        self._drop(database, [_entry(row).key for row in rows])
+
+    def check(self, database: sqlite3.Connection) -> None:
+        for _ in scan(database, b"", None):
+            pass
 
 
 # Asking, on the event loop.
 
 
 def get_entry(database: sqlite3.Connection, key: bytes) -> Entry | None:
-    found = database.execute(_SELECT + "WHERE key = ?", (key,)).fetchone()
-    return None if found is None else Entry(*found)
+    try:
+        found = database.execute(_SELECT + "WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            # Asked again, with its neighbour: in one statement, as the view moves on meanwhile.
+            row: Any = database.execute(_OR_BEFORE, (key,)).fetchone()
+            if row is None or row[3] is None:
+                check_absent(key, row and row[:3])
+                return None
+            found = row[3:]
+    except UnicodeDecodeError as error:
+        raise Rotten(f"the entry of {key!r} is damaged: {error}") from error
+    return _entry(found)
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    """A row as an entry; Rotten if it is not what was written."""
+    try:
+        entry = Entry(*row[:5])
+        is_sound = sum_of(*entry) == row[5]  # type: ignore[arg-type]
+    except NONSENSE as error:
+        raise Rotten(f"an entry is damaged: {error}") from error
+    if not is_sound:
+        raise Rotten(f"the entry of {entry.key!r} is damaged")
+    return entry
 
 
 def scan(database: sqlite3.Connection, prefix: bytes, after: bytes | None) -> Iterator[Entry]:
     """The entries whose keys begin with `prefix`, in order, those beyond `after`."""
-    least = prefix if after is None or after < prefix else after
-    condition, values = "WHERE key >= ?", [least]
-    if after is not None and least == after:
-        condition = "WHERE key > ?"
-    if (beyond := following(prefix)) is not None:
-        condition, values = condition + " AND key < ?", [*values, beyond]
-    for found in database.execute(_SELECT + condition + " ORDER BY key", values):
-        yield Entry(*found)
+    is_beyond = after is not None and after >= prefix
+    asked = database.execute(
+        _CHAINED.format("<=" if is_beyond else "<"), (after if is_beyond else prefix,)
+    )
+    beyond = following(prefix)
+    try:
+        for row in in_chain(asked):
+            entry = _entry(row)
+            if beyond is not None and entry.key >= beyond:
+                return
+            yield entry
+    except UnicodeDecodeError as error:
+        raise Rotten(f"an entry is damaged: {error}") from error
 
 
 def following(prefix: bytes) -> bytes | None:
@@ -99,10 +160,10 @@ def following(prefix: bytes) -> bytes | None:
 
 def expired(database: sqlite3.Connection, now_ms: int, most: int) -> list[tuple[bytes, Offset]]:
     """Keys whose time is up, with their versions, the oldest first."""
-    return database.execute(
-        "SELECT key, version FROM entries WHERE expires <= ? ORDER BY expires LIMIT ?",
-        (now_ms, most),
+    rows = database.execute(
+        _SELECT + "WHERE expires <= ? ORDER BY expires LIMIT ?", (now_ms, most)
     ).fetchall()
+    return [(entry.key, entry.version) for entry in map(_entry, rows)]
 
 
 def next_expiry(database: sqlite3.Connection) -> int | None:

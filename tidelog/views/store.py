@@ -4,11 +4,12 @@ Rule 1: what changes and the offset that it changes to are one transaction. A cr
         of an earlier prefix of the log, whole.
 Rule 2: a view belongs to one topic and to one history. What is of another kind, topic or history,
         or cannot be read, is thrown away and made again.
-Rule 3: `apply` and `open` run in a disk's thread, one at a time; the event loop reads.
+Rule 3: where a view is bears a checksum, and so does all that its kind keeps (`views.checks`).
+Rule 4: `apply` and `open` run in a disk's thread, one at a time; the event loop reads.
 """
 
 # meta := kind, schema version, topic id, applied (everything below is folded), the epoch of the
-#         last record folded, start (what lay below was deleted), one row
+#         last record folded, start (what lay below was deleted), sum (of all of these), one row
 
 import sqlite3
 from collections.abc import Iterable
@@ -20,13 +21,16 @@ from uuid import UUID
 from tidelog.host import Database, Databases, Path
 from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.records import Record
+from tidelog.views.checks import Rotten, is_damage, sum_of_position
 
 _META: Final = """
 CREATE TABLE meta (
     id INTEGER PRIMARY KEY CHECK (id = 0), kind TEXT NOT NULL, version INTEGER NOT NULL,
-    topic TEXT NOT NULL, applied INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL
+    topic TEXT NOT NULL, applied INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
+    sum INTEGER NOT NULL
 )
 """
+_WHERE: Final = "SELECT kind, version, topic, applied, epoch, start, sum FROM meta"
 
 
 class Kind(Protocol):
@@ -36,6 +40,14 @@ class Kind(Protocol):
     version: int
     """Raised when the tables, or what is made of a record, change: older views are made again."""
     schema: str
+
+    def begin(self, database: sqlite3.Connection) -> None:
+        """Make what an empty view has, inside a transaction."""
+        ...
+
+    def check(self, database: sqlite3.Connection) -> None:
+        """Read everything; Rotten if something is not what was written."""
+        ...
 
     def fold(self, database: sqlite3.Connection, records: Iterable[Record]) -> None:
         """Take records, in the order of the log, inside a transaction."""
@@ -57,8 +69,18 @@ class Position:
 
 def applied_in(database: sqlite3.Connection) -> Offset:
     """How far a view is, as its readers see it: its file may be ahead of what was heard of it."""
-    found: Any = database.execute("SELECT applied FROM meta").fetchone()
-    return int(found[0])
+    return _read_meta(database)[3]
+
+
+def _read_meta(database: sqlite3.Connection) -> tuple[str, int, str, Offset, Epoch, Offset]:
+    try:
+        found: Any = database.execute(_WHERE).fetchone()
+    except UnicodeDecodeError as error:
+        raise Rotten(f"where the view is cannot be told: {error}") from error
+    if found is None or sum_of_position(*found[:6]) != found[6]:
+        raise Rotten(f"where the view is cannot be told: {found}")
+    kind, version, topic, applied, epoch, start = found[:6]
+    return kind, version, topic, applied, epoch, start
 
 
 class ViewStore:
@@ -85,16 +107,16 @@ class ViewStore:
             found = self._position()
             if found is not None:
                 return found
-        except sqlite3.DatabaseError:
-            pass
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
         return self.reset()
 
     def _position(self) -> Position | None:
-        found = self._database.writer.execute(
-            "SELECT applied, epoch, start FROM meta WHERE kind = ? AND version = ? AND topic = ?",
-            (self._kind.name, self._kind.version, self._topic.hex),
-        ).fetchone()
-        return None if found is None else Position(applied=found[0], epoch=found[1], start=found[2])
+        kind, version, topic, applied, epoch, start = _read_meta(self._database.writer)
+        if (kind, version, topic) != (self._kind.name, self._kind.version, self._topic.hex):
+            return None
+        return Position(applied=applied, epoch=epoch, start=start)
 
     def reset(self) -> Position:
         """Throw away what there is and begin anew, with nothing folded."""
@@ -107,12 +129,19 @@ class ViewStore:
         writer.execute(_META)
         for statement in filter(str.strip, self._kind.schema.split(";")):
             writer.execute(statement)
-        writer.execute(
-            "INSERT INTO meta VALUES (0, ?, ?, ?, 0, ?, 0)",
-            (self._kind.name, self._kind.version, self._topic.hex, NO_EPOCH),
-        )
+        self._kind.begin(writer)
+        self._note(Position())
         writer.execute("COMMIT")
         return Position()
+
+    def _note(self, at: Position) -> None:
+        row = (
+            self._kind.name, self._kind.version, self._topic.hex, at.applied, at.epoch, at.start,
+        )  # fmt: skip
+        self._database.writer.execute(
+            "INSERT OR REPLACE INTO meta VALUES (0, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, sum_of_position(*row)),
+        )
 
     def apply(self, records: Iterable[Record], to: Position) -> None:
         """Fold `records`; from now on the view is at `to`. All of it happens, or nothing."""
@@ -120,28 +149,24 @@ class ViewStore:
         writer.execute("BEGIN IMMEDIATE")
         try:
             self._kind.fold(writer, records)
-            if to.start > self._start(writer):
+            if to.start > _read_meta(writer)[5]:
                 self._kind.trim(writer, to.start)
-            writer.execute(
-                "UPDATE meta SET applied = ?, epoch = ?, start = ?",
-                (to.applied, to.epoch, to.start),
-            )
+            self._note(to)
             writer.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 writer.execute("ROLLBACK")
             raise
 
-    @staticmethod
-    def _start(writer: sqlite3.Connection) -> Offset:
-        found: Any = writer.execute("SELECT start FROM meta").fetchone()
-        return int(found[0])
-
     def back_up(self, path: Path) -> Position:
-        """Copy the database into a file, while others read it; how far that is."""
+        """Copy the database into a file, while others read it; how far that is.
+
+        Rotten if the copy is not what was written: nobody may get it.
+        """
         target = sqlite3.connect(path)
         try:
             self._database.writer.backup(target)
+            self._kind.check(target)
             # One file, without a log beside it, is what is sent.
             target.execute("PRAGMA journal_mode = DELETE")
         finally:

@@ -9,6 +9,7 @@ from crc32c import crc32c
 from tests.unit.broker.node import Machine, on_a_node
 from tests.unit.broker.test_kv import PLACE, SECONDS, Bucket, Undecided, in_a_bucket
 from tidelog.errors import OffsetNotAvailable, OutcomeUnknown, RequestTimedOut
+from tidelog.host import read_file
 from tidelog.records import CRC_AT, CRC_FROM, Record, encode_batch
 from tidelog.views.kv import Change, get_entry
 from tidelog.views.store import Position, applied_in
@@ -523,3 +524,30 @@ def test_views_of_replicas_that_are_no_more_are_swept_away():
 
     machine.live(leave)
     machine.live(look)
+
+
+def test_no_bit_that_rots_in_the_file_of_a_view_is_shown():
+    machine, path = Machine(), []
+
+    async def begin(node):
+        bucket = await Bucket(node).make()
+        for number in range(50):
+            await bucket.put(b"k%d" % number, b"1000000")
+        view = view_of(bucket)
+        await view.reached(50, SECONDS)
+        path.append(view._store._path)
+
+    async def go_on(node):
+        bucket = await Bucket(node).make()
+        assert await bucket.get(b"k7") == (b"1000000", 7)
+        assert await bucket.get(b"k7", strong=False, after=50) == (b"1000000", 7)
+        assert await bucket.get(b"j7") is None
+
+    machine.live(begin)
+    content = read_file(machine.disk, path[0])
+    for wanted in (b"1000000", b"k7"):
+        position = content.index(wanted)
+        while position >= 0:
+            machine.disk.flip_bit(path[0], position, 3)
+            position = content.find(wanted, position + 1)
+    machine.live(go_on)
