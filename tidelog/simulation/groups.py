@@ -338,7 +338,8 @@ class GroupLoad:
     def get_on(self, seconds_max: float) -> None:
         """Nothing is broken any more: see that every group gets on, and where it was."""
         world = self.world
-        world.run_until(self._all_up, seconds_max, name=LIVENESS)
+        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self._waiting = {(group, place): None for group in self.groups for place in self.places}
         world.run_while(self._not_committed, seconds_max, name=LIVENESS)
         for task in self._tasks:
@@ -352,15 +353,7 @@ class GroupLoad:
             more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
             world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
 
-    def _all_up(self) -> bool:
-        sound = [machine for machine in self.world.machines.values() if not machine.is_damaged]
-        for machine in sound:
-            if not machine.is_running:  # it was stopping when everybody was started
-                self.world.restart(machine.number)
-        return all(machine.is_up for machine in sound)
-
     def _not_committed(self) -> str | None:
-        self._all_up()
         return f"nobody commits for {list(self._waiting)}" if self._waiting else None
 
     async def _look_at_all(self, host: Client) -> None:

@@ -459,13 +459,13 @@ class KvLoad(ReplicatedLoad):
         sound = [machine for machine in world.machines.values() if not machine.is_damaged]
         if len(sound) <= len(world.machines) // 2:
             return
-        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self._not_yet = {
             (f"client-{number}", what): None
             for number in range(self.kv_pace.clients)
             for what in ("writes", "reads")
         }
-        world.run_while(lambda: self._not_got_on(sound), seconds_max, name=LIVENESS)
+        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
         for task in self._tasks:
             task.cancel()
@@ -479,8 +479,7 @@ class KvLoad(ReplicatedLoad):
         world.check_now()
         self._judge()
 
-    def _not_got_on(self, sound: list[Machine]) -> str | None:
-        self._all_up(sound)
+    def _not_got_on(self) -> str | None:
         return f"nobody does this: {list(self._not_yet)}" if self._not_yet else None
 
     def _not_stable(self) -> str | None:

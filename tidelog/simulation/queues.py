@@ -299,7 +299,8 @@ class QueueLoad:
     def get_on(self, seconds_max: float) -> None:
         """Nothing is broken any more: everybody gets on, and the queues get empty."""
         world, pace = self.world, self.pace
-        world.run_until(self._all_up, seconds_max, name=LIVENESS)
+        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self._not_yet = dict.fromkeys(
             f"{kind}-{n}"
             for kind, count in (
@@ -320,15 +321,7 @@ class QueueLoad:
         world.check_now()
         self._judge()
 
-    def _all_up(self) -> bool:
-        sound = [machine for machine in self.world.machines.values() if not machine.is_damaged]
-        for machine in sound:
-            if not machine.is_running:  # it was stopping when everybody was started
-                self.world.restart(machine.number)
-        return all(machine.is_up for machine in sound)
-
     def _not_got_on(self) -> str | None:
-        self._all_up()
         return f"these do nothing: {list(self._not_yet)}" if self._not_yet else None
 
     def _not_read(self) -> str | None:

@@ -418,7 +418,7 @@ class QuorumLoad:
         sound = [machine for machine in world.machines.values() if not machine.is_damaged]
         if len(sound) <= len(world.machines) // 2:
             return  # a quorum bears the damage of a minority, and no more
-        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self._waiting = dict.fromkeys(range(self.pace.clients))
         world.run_until(lambda: not self._waiting, seconds_max, name=LIVENESS)
         for task in self._tasks:
@@ -428,14 +428,8 @@ class QuorumLoad:
         for machine in sound:
             self._compare(machine)
 
-    def _all_up(self, sound: list[Machine]) -> bool:
-        for machine in sound:
-            if not machine.is_running:  # it was stopping when everybody was started
-                self.world.restart(machine.number)
-        return all(machine.is_up for machine in sound)
-
     def _is_settled(self, sound: list[Machine]) -> bool:
-        if not self._all_up(sound):
+        if not self.world.all_up(sound):
             return False
         everyone = self.world.machines.values()
         if not any((quorum := quorum_of(m)) is not None and quorum.leads for m in everyone):

@@ -434,10 +434,10 @@ class ReplicatedLoad:
         sound = [machine for machine in world.machines.values() if not machine.is_damaged]
         if len(sound) <= len(world.machines) // 2:
             return  # a quorum bears the damage of a minority, and no more
-        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self.replicas.check_producers()
         self._waiting = dict.fromkeys(range(self.pace.producers))
-        world.run_while(lambda: self._not_sent(sound), seconds_max, name=LIVENESS)
+        world.run_while(self._not_sent, seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
         for task in self._tasks:
             task.cancel()
@@ -454,15 +454,8 @@ class ReplicatedLoad:
         self.replicas.check_producers()
         self._check_history(readers, sound)
 
-    def _not_sent(self, sound: list[Machine]) -> str | None:
-        self._all_up(sound)  # one may only now have come to the end of its stop
+    def _not_sent(self) -> str | None:
         return f"producers {list(self._waiting)} do not get on" if self._waiting else None
-
-    def _all_up(self, sound: list[Machine]) -> bool:
-        for machine in sound:
-            if not machine.is_running:  # it was stopping when everybody was started
-                self.world.restart(machine.number)
-        return all(machine.is_up for machine in sound)
 
     def _known_places(self, image: ClusterImage) -> list[Place]:
         """Where the partitions are; fewer while not all are known."""
@@ -474,7 +467,7 @@ class ReplicatedLoad:
 
     def _not_whole(self, sound: list[Machine]) -> str | None:
         """What is not led, or who is not in sync and could be."""
-        if not self._all_up(sound):
+        if not self.world.all_up(sound):
             return "not all are up"
         numbers = {machine.number for machine in sound}
         for machine in sound:

@@ -127,8 +127,6 @@ def _not_scrubbed(
     """Who has not scrubbed everything since it is up, or knows of rot."""
     waiting = None
     for machine in machines:
-        if not machine.is_running:  # it was stopping when everybody was started
-            world.restart(machine.number)
         if not machine.is_up:
             waiting = f"{machine.name} is not up"
             continue

@@ -168,7 +168,7 @@ def play(
             world.run(plan.chaos_seconds)
             world.heal()
             world.network.window_bytes = HEALED_WINDOW_BYTES
-            world.restart_everyone()
+            world.keep_everyone_running()
             if plan.node.get("scrub_bytes_per_second"):
                 check_healed(world, LIVENESS_SECONDS)
             workload.get_on(LIVENESS_SECONDS)

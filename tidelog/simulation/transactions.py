@@ -391,14 +391,14 @@ class TransactionLoad(ReplicatedLoad):
         sound = [machine for machine in world.machines.values() if not machine.is_damaged]
         if len(sound) <= len(world.machines) // 2:
             return
-        world.run_until(lambda: self._all_up(sound), seconds_max, name=LIVENESS)
+        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
         self.replicas.check_producers()
         self._not_yet = dict.fromkeys([f"id-{number}" for number in range(pace.ids)])
         self._not_yet |= dict.fromkeys([f"spark.query-{n}" for n in range(pace.queries)])
-        world.run_while(lambda: self._not_got_on(sound), seconds_max, name=LIVENESS)
+        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
         for task in self._writers:
             task.cancel()
-        world.run_while(lambda: self._not_moved(sound), seconds_max, name=LIVENESS)
+        world.run_while(self._not_moved, seconds_max, name=LIVENESS)
         for task in self._tasks:
             task.cancel()
         world.run(_LAST_REQUESTS_SECONDS)
@@ -416,12 +416,10 @@ class TransactionLoad(ReplicatedLoad):
         self._check_batches()
         self._check_history(readers, sound)
 
-    def _not_got_on(self, sound: list[Any]) -> str | None:
-        self._all_up(sound)
+    def _not_got_on(self) -> str | None:
         return f"nobody commits for {list(self._not_yet)}" if self._not_yet else None
 
-    def _not_moved(self, sound: list[Any]) -> str | None:
-        self._all_up(sound)
+    def _not_moved(self) -> str | None:
         if problem := self.transactions.unfinished():
             return problem
         watched = set(self.places[: self.txn_pace.movers])

@@ -34,7 +34,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -153,6 +153,7 @@ class World:
         self._replay = replay or f"tidelog simulate --start {seed} --seeds 1 --trace"
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
+        self._keeps_running = False
         self._invariants: list[_Invariant] = []
         self._found: tuple[str, str] | None = None
         self._log = _LogToTrace(self)
@@ -316,8 +317,9 @@ class World:
     def is_up(self, node: int) -> bool:
         return self.machines[node].is_up
 
-    def all_up(self) -> bool:
-        return all(machine.is_up for machine in self.machines.values())
+    def all_up(self, machines: Iterable[Machine] | None = None) -> bool:
+        """Whether all nodes serve, or those of `machines`."""
+        return all(m.is_up for m in (self.machines.values() if machines is None else machines))
 
     def node(self, node: int) -> Any:
         """What the factory made, for the life that runs now."""
@@ -342,6 +344,11 @@ class World:
     def restart_everyone(self) -> None:
         for number in self.machines:
             self.restart(number)
+
+    def keep_everyone_running(self) -> None:
+        """Start everyone, and from now on also those again who stop or are stopping."""
+        self._keeps_running = True
+        self.restart_everyone()
 
     def stop(self, node: int) -> None:
         """Ask a node that serves to stop cleanly; it is down some time later."""
@@ -427,6 +434,8 @@ class World:
             self.loop.kill(process)
         finally:
             self.trace.muted = muted
+        if self._keeps_running:
+            self._restart_later(machine)
 
     # Clients.
 

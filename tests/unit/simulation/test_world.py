@@ -195,6 +195,17 @@ def test_the_supervisor_starts_again_who_gave_up():
         assert world.is_up(1)
 
 
+def test_who_was_stopping_when_everybody_was_started_comes_back():
+    with World(1, nodes=1, node_factory=Counter, restart_after_seconds=1.0) as world:
+        world.start()
+        world.pause(1, 10.0)
+        world.stop(1)
+        world.heal()
+        world.keep_everyone_running()
+
+        world.run_until(lambda: world.machines[1].lives == 2 and world.is_up(1), 20)
+
+
 def test_clocks_of_nodes_are_their_own(world):
     world.skew_clock(1, 2.0)
     world.jump_clock(2, -3600)
