@@ -138,6 +138,8 @@ class Broker:
         self.host = host
         self.config = config
         self.started_with = config
+        self._configured_by: tuple[NodeConfig, dict[str, str]] | None = None
+        """What `config` was last made of."""
         """The settings from the file, the environment and the flags; `config` may go beyond."""
         self.node_id = config.node_id
         self.endpoint = config.kafka_endpoint
@@ -451,7 +453,9 @@ class Broker:
         changes: dict[str, str] = {}
         for node in (None, self.node_id):
             changes |= self.image.node_configs.get(node, {})
-        self.config = with_node_changes(self.started_with, changes)
+        if self._configured_by != (self.started_with, changes):
+            self.config = with_node_changes(self.started_with, changes)
+            self._configured_by = (self.started_with, changes)
         self.cleaner.configure(
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,
             bytes_per_second_max=self.config.log_cleaner_io_max_bytes_per_second,

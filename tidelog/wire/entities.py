@@ -12,9 +12,10 @@ import dataclasses
 import datetime
 import functools
 import io
+import operator
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
@@ -41,11 +42,12 @@ _ZEROS: Final[dict[str, Any]] = {
 def build(entity: Any, fields: Mapping[str, Any]) -> Any:
     """A kio entity that says `fields`: mappings become entities, sequences tuples."""
     values = {}
-    for field in _shape(entity):
-        if field.name in fields:
-            values[field.name] = field.convert(fields[field.name])
-        elif field.zero is not _HAS_DEFAULT:
-            values[field.name] = field.zero
+    for name, convert, zero in _shape(entity):
+        if name in fields:
+            value = fields[name]
+            values[name] = value if convert is None or value is None else convert(value)
+        elif zero is not _HAS_DEFAULT:
+            values[name] = zero
     return entity(**values)
 
 
@@ -108,50 +110,66 @@ def _writer(entity: Any) -> Any:
 _HAS_DEFAULT: Final = object()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    nested: type[Any] | None
-    kafka_type: str
-    zero: Any
-
-    def convert(self, value: Any) -> Any:
-        if value is None:
-            return None
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-            return tuple([self.convert(item) for item in value])
-        if self.nested is not None:
-            return build(self.nested, value)
-        if self.kafka_type == "error_code":
-            return ErrorCode(value)
-        if self.kafka_type.startswith("timedelta"):
-            return datetime.timedelta(milliseconds=value)
-        if self.kafka_type.startswith("datetime") and isinstance(value, int):
-            return datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
-        if self.kafka_type == "uuid":
-            return None if value == NO_ID else value  # kio says None for the id of all zeros
-        if self.name == "error_message":
-            return value[:ERROR_MESSAGE_MAX]
-        return value
+_Convert: TypeAlias = Callable[[Any], Any]
 
 
 @functools.cache
-def _shape(entity: Any) -> tuple[_Field, ...]:
+def _shape(entity: Any) -> tuple[tuple[str, _Convert | None, Any], ...]:
+    """Of each field its name, what makes kio's value of ours, if they differ, and its zero."""
     hints = typing.get_type_hints(entity)
     return tuple(_field(field, hints[field.name]) for field in dataclasses.fields(entity))
 
 
-def _field(field: "dataclasses.Field[Any]", hint: Any) -> _Field:
+def _field(field: "dataclasses.Field[Any]", hint: Any) -> tuple[str, _Convert | None, Any]:
     kafka_type = str(field.metadata.get("kafka_type", ""))
     zero: Any = _HAS_DEFAULT
+    is_array = any(typing.get_origin(each) is tuple for each in (hint, *typing.get_args(hint)))
     if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
         if type(None) in typing.get_args(hint):
             zero = None
-        elif typing.get_origin(hint) is tuple:
+        elif is_array:
             zero = ()
         else:
             zero = _ZEROS.get(kafka_type, 0)
-    return _Field(field.name, _nested(hint), kafka_type, zero)
+    convert = _converter(field.name, kafka_type, _nested(hint))
+    if is_array:
+        convert = tuple if convert is None else functools.partial(_convert_all, convert)
+    return field.name, convert, zero
+
+
+def _converter(name: str, kafka_type: str, nested: type[Any] | None) -> _Convert | None:
+    """What makes kio's value of one of ours; None if they are the same."""
+    if nested is not None:
+        return functools.partial(build, nested)
+    if kafka_type == "error_code":
+        return ErrorCode
+    if kafka_type.startswith("timedelta"):
+        return _duration
+    if kafka_type.startswith("datetime"):
+        return _moment
+    if kafka_type == "uuid":
+        return _id
+    if name == "error_message":
+        return operator.itemgetter(slice(ERROR_MESSAGE_MAX))
+    return None
+
+
+def _convert_all(convert: _Convert, values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([None if value is None else convert(value) for value in values])
+
+
+def _duration(ms: float) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=ms)
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, int):
+        return datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+    return value
+
+
+def _id(value: UUID) -> UUID | None:
+    return None if value == NO_ID else value  # kio says None for the id of all zeros
 
 
 def _nested(hint: Any) -> type[Any] | None:
