@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.test_catchup import TOPIC, Story
 from tidelog.client.kafka import KafkaClient
 from tidelog.records import Record, decode_batch, encode_batch
+from tidelog.simulation.replica_watch import WATERMARK, ReplicaWatch
+from tidelog.simulation.world import Violation
 
 NODES = (1, 2, 3)
 CONFIGS = {
@@ -122,3 +124,42 @@ def test_a_replica_that_misses_nothing_goes_on_where_it_was(story):
 
     assert story.replica(story.away).purges.floor == 0
     assert not story.replica(story.away).log.is_anew
+
+
+def test_a_replica_that_begins_anew_while_it_runs_has_not_lost_what_is_committed(story):
+    """Its watermark falls to what it holds; it is in no in-sync set until it has all again."""
+    watch = ReplicaWatch(story.world)
+    watch.compacted = frozenset({TOPIC})
+    story.put("goes", "1")
+    story.pad()
+    story.until(lambda: story.is_whole(*NODES))
+    for node in (story.first, story.other):
+        story.world.cut(node, story.away)
+        story.world.cut(story.away, node)
+    story.put("goes", None)
+    for _ in range(8):
+        story.pad()
+        story.world.run(seconds=2)
+    replica = story.replica(story.away)
+    known = replica.high_watermark
+
+    story.world.heal()
+    story.until(lambda: replica.log.is_anew)
+    story.world.check_now()
+
+    assert replica.high_watermark < known
+    story.until(lambda: story.is_whole(*NODES))
+    assert b"goes" not in story.keys(story.away)
+
+
+def test_a_watermark_that_falls_without_a_reason_is_found(story):
+    ReplicaWatch(story.world)
+    story.pad()
+    story.until(lambda: story.is_whole(*NODES))
+    story.world.check_now()
+    replica = story.replica(story.away)
+
+    replica._last_watermark -= 1
+
+    with pytest.raises(Violation, match=WATERMARK):
+        story.world.check_now()

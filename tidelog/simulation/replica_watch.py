@@ -8,7 +8,8 @@
 | the log's start never falls      | of any replica, over the lives of its node, nor of leaders    |
 | deleted is not shown again       | once a client was told so                                     |
 | start <= watermark <= end        | on every replica of every node                                |
-| the watermark never falls        | on any replica, within a life of its node                     |
+| the watermark never falls        | on any replica, within a life of its node, unless its log     |
+|                                  | begins anew: then it holds nothing of what is committed       |
 | no client is shown less          | who tells a watermark tells one as high as earlier leaders'   |
 | a leader lacks nothing committed | its log reaches, and agrees with, the highest watermark ever  |
 | a short set commits nothing      | fewer in sync than the topic demands: no watermark moves      |
@@ -254,9 +255,7 @@ class ReplicaWatch:
                 view = views.get(partition)
                 if view is None:
                     view = views[partition] = self._open(machine, partition)
-                if view.log is not partition.log:
-                    view.log = partition.log
-                    self._judge_log(view)
+                self._meet_log(view)
                 if not machine.is_damaged:
                     self._look(view)
         return None
@@ -418,6 +417,16 @@ class ReplicaWatch:
         for node in sorted(state.in_sync):
             self._judge_member(node, key, state)
 
+    def _meet_log(self, view: _View) -> None:
+        """See whether the partition goes on with another log."""
+        partition = view.partition
+        if view.log is partition.log:
+            return
+        view.log = partition.log
+        if partition.log.is_anew:  # what its leader had compacted may not be told otherwise
+            view.watermark = min(view.watermark, partition.high_watermark)
+        self._judge_log(view)
+
     def _judge_log(self, view: _View) -> None:
         """A log is another one than before: opened, or opened again after it was cut."""
         state = self._newest.get(view.key)
@@ -492,6 +501,7 @@ class ReplicaWatch:
         self._watermark_moved(view)
 
     def _watermark_moved(self, view: _View) -> None:
+        self._meet_log(view)
         leader, watermark = view.partition.leader, view.partition.high_watermark
         if watermark == view.watermark:
             return
