@@ -7,8 +7,8 @@ Rule 2: after a crash the active segment is scanned from its start, batch by bat
 Rule 3: bytes past the durable mark that do not check out are a torn tail and are cut. Bytes below
         it that do not check out are damage: nothing is cut, and the log takes no writes.
 Rule 4: what the log knows of producers and transactions is the latest snapshot and a fold of the
-        batches behind it; from further back where files beside the segments are lost, or where a
-        transaction has ended that may not be decided yet.
+        batches behind it. What of transactions has ended and may not be decided yet, or is lost
+        of the files beside the segments, is a fold from further back.
 Rule 5: a log that was begun at an offset never starts below it. If its files end before it, they
         hold deleted records alone and are removed; the log is empty, at its start.
 Rule 6: before an end is reported, everything past the durable mark is written again and synced. A
@@ -20,7 +20,8 @@ Rule 7: what was scanned contradicts a file beside it. The epoch checkpoint and 
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
@@ -304,6 +305,8 @@ def _load_transactions(
     producers, folded_to, is_noted = _newest_snapshot(disk, state, snapshots)
     with_index = _offsets_in(names, TXN_INDEX_SUFFIX)
     found: list[AbortedIndex | None] = []
+    transactions = Transactions()
+    rotten: set[Segment] = set()
     if with_index or producers.has_markers():
         found = _read_aborted(disk, state, with_index)
         lost = [s.base for s, index in zip(state.segments, found, strict=True) if index is None]
@@ -312,12 +315,12 @@ def _load_transactions(
             usable = [offset for offset in snapshots if offset <= needed_from]
             if not usable:  # whatever ended before the log's start is decided
                 usable = [offset for offset in snapshots if offset <= state.start]
-            producers, folded_to, is_noted = _newest_snapshot(disk, state, usable)
-    transactions = Transactions()
-    _fold(disk, state, folded_to, producers, transactions)
+            earlier, start, _ = _newest_snapshot(disk, state, usable)
+            _fold(disk, state, start, folded_to, earlier, transactions, rotten)
+    producers = _fold(disk, state, folded_to, state.end, producers, transactions, rotten)
     transactions.has_markers |= bool(found)
     if found:
-        _mend_aborted(disk, state, found, transactions)
+        _mend_aborted(disk, state, found, transactions, rotten)
     state.producers, state.transactions = producers, transactions
     has_batches = state.damaged_at is not None or any(s.size for s in state.segments)
     is_known = has_batches or state.end == 0 or (is_noted and folded_to == state.end)
@@ -345,20 +348,58 @@ def _fold(
     disk: Disk,
     state: LogState,
     start: Offset,
+    end: Offset,
     producers: ProducerStates,
     transactions: Transactions,
-) -> None:
-    """Take every batch from `start` on."""
-    for segment, end in _spans(state):
-        if not segment.size or end <= start:
+    rotten: set[Segment],
+) -> ProducerStates:
+    """Take every batch of [start, end); how producers stand then. Note which segments are `rotten`.
+
+    A sealed segment may be rotten until it is scrubbed. What rot hides there may have ended a
+    transaction, which counts as undecided until the watermark has passed the segment; and the
+    snapshot at the segment's end tells how producers stood.
+    """
+    for segment, segment_end in _spans(state):
+        if not segment.size or segment_end <= start or segment.base >= end:
             continue
-        file = segment.open(disk)
-        position = segment.position_before(disk, start)
-        for header, at in walk(file, position, segment.size):
-            # A log that was begun inside of a batch has that batch and a snapshot from before it.
-            if header.next_offset > start and header.is_idempotent:
-                batch = file.read(at, header.size) if header.is_control else b""
-                fold(producers, transactions, header, batch)
+        sound_end = _fold_segment(
+            disk, segment, segment_end, start, end, producers, transactions
+        )
+        if sound_end is None:
+            continue
+        _log.warning("%r is rotten at offset %d", segment, sound_end)
+        rotten.add(segment)
+        transactions.note_hidden(producers, sound_end, segment_end)
+        path = segment.directory / (file_stem(segment_end) + SNAPSHOT_SUFFIX)
+        with suppress(FileNotFoundError, SnapshotDamaged):
+            producers = ProducerStates.decode(read_file(disk, path))
+    return producers
+
+
+def _fold_segment(
+    disk: Disk,
+    segment: Segment,
+    segment_end: Offset,
+    start: Offset,
+    end: Offset,
+    producers: ProducerStates,
+    transactions: Transactions,
+) -> Offset | None:
+    """Take the batches of one segment; where the first lies that does not check out, if any."""
+    file, sound_end = segment.open(disk), segment.base
+    position = segment.position_before(disk, start)
+    batches = walk(file, position, segment.size, base=segment.base, check=True, has_gaps=True)
+    for header, at in batches:
+        if header.next_offset > segment_end:
+            break  # its offset is not under the checksum
+        if header.next_offset > end:
+            return None
+        # A log that was begun inside of a batch has that batch and a snapshot from before it.
+        if header.next_offset > start and header.is_idempotent:
+            batch = file.read(at, header.size) if header.is_control else b""
+            fold(producers, transactions, header, batch)
+        sound_end, position = header.next_offset, at + header.size
+    return None if position == segment.size else sound_end
 
 
 def _spans(state: LogState) -> list[tuple[Segment, Offset]]:
@@ -410,16 +451,18 @@ def _mend_aborted(
     state: LogState,
     found: Sequence[AbortedIndex | None],
     transactions: Transactions,
+    rotten: Collection[Segment],
 ) -> None:
     """Take what the files tell of aborted transactions, and what the fold does where they do not.
 
     Files that were lost are written again, that of an active segment only after a clean stop; on a
-    full disk, another time.
+    full disk, or if rot hides some of the segment, another time.
     """
     folded, transactions.aborted = transactions.aborted, AbortedIndex()
     for (segment, end), index in zip(_spans(state), found, strict=True):
         if index is None:
             index = folded.between(segment.base, end)
-            if state.clean or segment is not state.segments[-1]:
+            is_whole = state.clean or segment is not state.segments[-1]
+            if is_whole and segment not in rotten:
                 rewrite(disk, segment.path(TXN_INDEX_SUFFIX), index.encode())
         transactions.aborted.extend(index)

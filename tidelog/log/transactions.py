@@ -55,14 +55,22 @@ class Transactions:
         first = producers.note_marker(header, marker)
         if first is None:
             return
-        ended = self._ended
-        while ended and ended[-1][0] >= first:
-            ended.pop()
-        ended.append((first, base_offset))
+        self._note_ended(first, base_offset)
         if not marker.commits:
             opened = producers.first_open()
             stable = base_offset + 1 if opened == NO_OFFSET else opened
             self.aborted.add(AbortedTransaction(header.producer_id, first, base_offset, stable))
+
+    def _note_ended(self, first: Offset, marker: Offset) -> None:
+        ended = self._ended
+        while ended and ended[-1][0] >= first:
+            ended.pop()
+        ended.append((first, marker))
+
+    def note_hidden(self, producers: ProducerStates, start: Offset, end: Offset) -> None:
+        """Whatever was open at `start` may have ended before `end`, and so may what began there."""
+        opened = producers.first_open()
+        self._note_ended(start if opened == NO_OFFSET else min(opened, start), end - 1)
 
     def last_stable(self, producers: ProducerStates, watermark: Offset) -> Offset:
         """Below it everything is decided."""

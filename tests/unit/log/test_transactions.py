@@ -367,6 +367,69 @@ def test_an_index_is_complete_after_a_crash_though_its_producers_are_forgotten()
     assert rig.log.aborted(0, 4) == [(1, first)]
 
 
+# Rot in a sealed segment, before it is healed.
+
+
+def with_a_sealed_end() -> tuple[TransactionRig, Offset, Offset]:
+    """A transaction is committed, and one aborted, in the second segment: [start, end)."""
+    rig = new_rig()
+    rig.append(1)
+    rig.begin(1)
+    rig.begin(2)
+    rig.roll()
+    start = rig.log.end
+    rig.commit(1)
+    rig.begin(3)
+    rig.abort(2)
+    rig.roll()
+    end = rig.log.end
+    rig.commit(3)
+    rig.begin(4)
+    rig.flush()
+    return rig, start, end
+
+
+def test_rot_hides_no_end_of_a_transaction_from_a_start():
+    """Whatever bit flips: nothing undecided counts as decided, nothing decided as open."""
+    rig, start, end = with_a_sealed_end()
+    path, watermarks = rig.log.segments[1].path(), range(start, rig.log.end + 1)
+    producers, aborted = rig.log.producers, rig.log.aborted(0, rig.log.end)
+    truth = {}
+    for watermark in watermarks:
+        rig.crash_and_open(watermark=watermark)
+        truth[watermark] = rig.log.last_stable(watermark)
+
+    for byte in range(len(read_file(rig.disk, path))):
+        rig.disk.flip_bit(path, byte, byte % 8)
+        for watermark in watermarks:
+            rig.crash_and_open(watermark=watermark)
+            stable = rig.log.last_stable(watermark)
+            assert stable <= truth[watermark], f"byte {byte}"
+            assert stable == truth[watermark] or watermark < end, f"byte {byte}"
+        rig.crash_and_open(watermark=start)
+        assert rig.log.last_stable(rig.log.end) == truth[rig.log.end], f"byte {byte}"
+        assert (rig.log.producers, rig.log.aborted(0, rig.log.end)) == (producers, aborted)
+        rig.disk.flip_bit(path, byte, byte % 8)
+
+
+def test_an_index_that_rot_keeps_from_being_built_is_built_once_the_rot_is_healed():
+    rig, start, _ = with_a_sealed_end()
+    segment = rig.log.segments[1]
+    path, index = segment.path(), segment.path(".txnindex")
+    aborted, content = rig.log.aborted(0, rig.log.end), read_file(rig.disk, index)
+    byte = len(read_file(rig.disk, path)) - 1
+    rig.disk.remove(index)
+
+    rig.disk.flip_bit(path, byte, 0)
+    rig.crash_and_open(watermark=start)
+    assert not rig.disk.exists(index)
+    rig.disk.flip_bit(path, byte, 0)
+    rig.crash_and_open(watermark=start)
+
+    assert rig.log.aborted(0, rig.log.end) == aborted
+    assert read_file(rig.disk, index) == content
+
+
 # All of it against a simple reading.
 
 
