@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
+from tests.simulation.test_planted_replication import a_stage
 from tidelog.broker.broker import Broker
 from tidelog.config import TopicConfig
 from tidelog.controller import in_sync
+from tidelog.host import read_file
+from tidelog.log.segment import file_stem
 from tidelog.model import NodeId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import Follower
@@ -141,3 +144,34 @@ def test_nothing_is_discarded_before_the_leader_has_forgotten_what_the_follower_
         damage.story.until(lambda: DAMAGED in damage.state.in_sync)
 
         assert damage.follower.log.end == COMMITTED
+
+
+@pytest.mark.parametrize("byte", [7, 11, 15, 20, 65])  # offset, length, epoch, checksum, records
+def test_a_deposed_leader_that_is_cut_at_a_rotten_segment_reads_it_again(byte):
+    """The cut makes a sealed segment, which rotted while the node was down, the last one."""
+    settings = {"topic_defaults": TopicConfig(segment_bytes=60), "scrub_bytes_per_second": 0}
+    with a_stage(**settings) as stage:
+        world, (first, second, third) = stage.world, stage.nodes
+        for _ in range(3):
+            stage.commit()
+        stage.part(first, second, third)
+        stage.send(first)
+        stage.run_until(lambda: stage.has(first, 4))
+        world.crash(first)
+        stage.run_until(lambda: stage.leads(second) or stage.leads(third))
+        world.heal()
+        disk = world.machines[first].disk
+        (sealed,) = [p for p in world.machines[first].files() if p.name == f"{file_stem(2)}.log"]
+        sound = read_file(disk, sealed)
+        disk.flip_bit(sealed, byte, 0)
+
+        world.restart(first)
+        stage.run_until(lambda: world.is_up(first) and stage.partition(first))
+        replica = stage.partition(first)
+        assert replica is not None
+        stage.run_until(lambda: replica.log.damaged_at == 2)
+        assert replica.log.end == 3, "nothing goes that somebody counts on"
+        stage.run_until(lambda: first in stage.state.in_sync and stage.has(first, 3))
+
+        assert replica.log.damaged_at is None
+        assert read_file(disk, sealed) == sound

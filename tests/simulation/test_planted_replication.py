@@ -149,9 +149,9 @@ def plant_producers_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
     """12: after a cut the log knows its producers as they were before it."""
     change = Mending._change
 
-    async def keep_producers(self: Mending, work: Any) -> None:
+    async def keep_producers(self: Mending, *work: Any) -> None:
         producers = self._partition.log.producers
-        await change(self, work)
+        await change(self, *work)
         self._partition.log.producers = producers
 
     patch.setattr(Mending, "_change", keep_producers)

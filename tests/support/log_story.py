@@ -29,11 +29,11 @@ from tidelog.config import TopicConfig
 from tidelog.errors import InvalidTimestamp
 from tidelog.host import Host, Path, read_file
 from tidelog.log.compaction import Cleaned, Compaction
-from tidelog.log.epochs import EpochHistory
+from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.index import OFFSET_ENTRY
 from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import open_log
+from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import has_deleted_segments, load_ages, new_start, remove_segments
 from tidelog.log.search import Found, TimeSearch
 from tidelog.log.segment import walk
@@ -206,13 +206,13 @@ class LogStory:
         self.disk.crash_after(NEVER)
         self._take(state)
 
-    def _open(self, *, clean: bool, mark: Offset, synced_end: Offset = 0) -> LogState:
+    def _open(self, *, clean: bool, mark: Offset) -> LogState:
         if not clean:
             self.disk.sync_everything(DIRECTORY)  # as the data directory does before
         return open_log(
             self.disk, DIRECTORY, clean=clean, durable_mark=mark, start=self.model.start,
             index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.compacts,
-            synced_end=synced_end, watermark=self.model.watermark,
+            watermark=self.model.watermark,
         )  # fmt: skip
 
     def _take(self, state: LogState) -> None:
@@ -538,7 +538,7 @@ class LogStory:
         self.log.drop_writes()
         epochs = EpochHistory(self.log.epochs)
         epochs.cut_end(end)
-        synced_end = self.log.synced_end
+        log_end, promised_end = self.log.end, self.log.promised_end
         self.written = min(self.written, end)
         model.durable, model.watermark = min(model.durable, end), min(model.watermark, end)
         if end < model.compacted_to:
@@ -546,22 +546,27 @@ class LogStory:
             model.compacted_to, self.written = end, 0
         if self.random.random() < 0.3:
             self.disk.crash_after(self.random.randint(1, 12))
-        self.mark = min(self.mark, end_after_cut(self.disk, DIRECTORY, end))
-        cut_end(self.disk, DIRECTORY, end, epochs)
-        self._reopen(synced_end)
+        end_left = end_after_cut(self.disk, DIRECTORY, end, log_end)
+        self.mark = min(self.mark, end_left)
+        cut_end(self.disk, DIRECTORY, end, epochs, log_end)
+        self._reopen(min(promised_end, end_left), end)
+        assert self.log.damaged_at is None, "nothing is rotten"
         assert self.log.end <= end, "what was cut is there again"
 
-    def _reopen(self, synced_end: Offset = 0) -> None:
-        self._take(self._opened_again(synced_end))
+    def _reopen(self, mark: Offset, end_max: Offset) -> None:
+        self._take(self._opened_again(mark, end_max))
         self.settle()
         self.check()
         self._take_role()
 
-    def _opened_again(self, synced_end: Offset) -> LogState:
+    def _opened_again(self, mark: Offset, end_max: Offset = OFFSET_MAX) -> LogState:
+        """As a partition does it that has changed its log's files."""
+        log = self.log
+        before = Before(synced_end=log.synced_end, end_max=min(end_max, log.end), epochs=log.epochs)
         return open_log(
-            self.disk, DIRECTORY, clean=False, durable_mark=0, start=self.model.start,
+            self.disk, DIRECTORY, clean=False, durable_mark=mark, start=self.model.start,
             index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.compacts,
-            synced_end=synced_end, watermark=self.model.watermark,
+            before=before, watermark=self.model.watermark,
         )  # fmt: skip
 
     def begin_anew(self) -> None:

@@ -375,7 +375,7 @@ class Fetcher:
 
         def then() -> None:
             self._changing.pop(cluster_id, None)
-            if partition.log.refusal is None:
+            if partition.log.refusal is None or partition.log.damaged_at is not None:
                 self.list_again(cluster_id, partition)
             else:  # a full disk has kept it from being done
                 self._full[cluster_id] = None

@@ -22,13 +22,14 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
 from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged
 from tidelog.log.epoch_recovery import load_epochs
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
-from tidelog.log.epochs import EpochHistory
+from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
@@ -47,10 +48,35 @@ from tidelog.log.steps import rewrite
 from tidelog.log.swap import complete_swaps
 from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Offset
+from tidelog.records import BatchHeader
 
 _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a process knows of a log that it opens again.
+
+    Neither offsets nor epochs are under a batch's checksum. A batch that contradicts this is
+    rotten.
+    """
+
+    synced_end: Offset = 0
+    """This process has synced everything below it, so that it need not be written again."""
+    end_max: Offset = OFFSET_MAX
+    """The log ends here or earlier."""
+    epochs: EpochHistory | None = None
+    """Who wrote what; None if nobody else could have written it."""
+
+    def allows(self, header: BatchHeader, start: Offset) -> bool:
+        """Whether a batch can be of a log that begins at `start`."""
+        if header.next_offset > self.end_max:
+            return False
+        if self.epochs is None or header.next_offset <= start:  # of what is deleted nobody knows
+            return True
+        return self.epochs.epoch_at(max(header.base_offset, start)) == header.leader_epoch
 
 
 def open_log(
@@ -62,8 +88,7 @@ def open_log(
     start: Offset,
     index_interval_bytes: int,
     has_gaps: bool = False,
-    synced_end: Offset = 0,
-    is_start: bool = True,
+    before: Before | None = None,
     watermark: Offset | None = None,
     before_cut: Callable[[Offset], None] = lambda end: None,
 ) -> LogState:
@@ -71,11 +96,10 @@ def open_log(
 
     `clean`: the last stop was orderly. `durable_mark`: everything below it was synced. `start`:
     where the log began according to the checkpoint. `has_gaps`: offsets may be missing in the
-    active segment, too, as a follower finds them in a leader's compacted log. `synced_end`: this
-    process has synced everything below it, so that it need not be written again. `is_start`: an
-    earlier process may have failed to sync a name; in this one a failed sync is the node's end.
-    `watermark`: what ended below it is decided; without one, all that ended before the last
-    snapshot counts as such.
+    active segment, too, as a follower finds them in a leader's compacted log. `before`: what this
+    process knows of the log, if it opens it again. An earlier one may have failed to sync a name;
+    in this one a failed sync is the node's end. `watermark`: what ended below it is decided;
+    without one, all that ended before the last snapshot counts as such.
     `before_cut` is called before bytes are discarded, with the offset where the log will end.
     """
     finish_relinks(disk, directory)
@@ -106,10 +130,10 @@ def open_log(
     state.clean = end is not None
     if end is None:
         _scan_active(
-            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps, synced_end,
-            before_cut,
+            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps,
+            before or Before(), before_cut,
         )  # fmt: skip
-        if is_start and active.base >= durable_mark:  # its name may be as new as its bytes
+        if before is None and active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
     if state.end < start:
@@ -199,7 +223,7 @@ def _scan_active(
     durable_mark: Offset,
     interval_bytes: int,
     has_gaps: bool,
-    synced_end: Offset,
+    before: Before,
     before_cut: Callable[[Offset], None],
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
@@ -208,7 +232,9 @@ def _scan_active(
     for header, _ in walk(file, 0, size, base=active.base, check=True, has_gaps=has_gaps):
         if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
             break
-        if header.next_offset <= max(durable_mark, synced_end):
+        if not before.allows(header, state.start):
+            break
+        if header.next_offset <= max(durable_mark, before.synced_end):
             rewrite_from = active.size + header.size
         active.note(header, header.base_offset, interval_bytes)
         state.epochs.assign(header.leader_epoch, state.end)  # before a gap, as `Log.append` does
@@ -362,9 +388,7 @@ def _fold(
     for segment, segment_end in _spans(state):
         if not segment.size or segment_end <= start or segment.base >= end:
             continue
-        sound_end = _fold_segment(
-            disk, segment, segment_end, start, end, producers, transactions
-        )
+        sound_end = _fold_segment(disk, segment, segment_end, start, end, producers, transactions)
         if sound_end is None:
             continue
         _log.warning("%r is rotten at offset %d", segment, sound_end)

@@ -5,6 +5,8 @@ Rule 1: while that goes on nobody leads or follows with the log (`quiet`), and n
 Rule 2: afterwards the log is what its files hold, and nothing else.
 Rule 3: who is cancelled meanwhile waits until it is so: a stop notes what the log says.
 Rule 4: what a full disk stops half-way leaves the log as its files are then, and is tried again.
+Rule 5: what a cut leaves was synced by this process, as far as it told. If it cannot be read it is
+        damaged: the replica leaves the in-sync sets before anything of it goes.
 """
 
 import asyncio
@@ -14,9 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.host import Host, unbroken
-from tidelog.log.epochs import EpochHistory
+from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.log import Log, LogState
-from tidelog.log.recovery import open_log
+from tidelog.log.recovery import Before, open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import is_full
 from tidelog.log.tail import TailBudget
@@ -76,14 +78,21 @@ class Mending:
                 partition.name, end, partition.high_watermark,
             )  # fmt: skip
 
-        def work() -> LogState:
-            epochs = EpochHistory(partition.log.epochs)
-            epochs.cut_end(end)
-            note(end_after_cut(self._host.disk, partition.path, end))
-            cut_end(self._host.disk, partition.path, end, epochs)
-            return self._open(partition.log.start)
+        log, disk = partition.log, self._host.disk
+        # What was synced and is not cut stays: if it cannot be read then, that is no torn tail.
+        kept = min(end, log.promised_end)
 
-        await self._change(work)
+        def work() -> LogState:
+            nonlocal kept
+            epochs = EpochHistory(log.epochs)
+            epochs.cut_end(end)
+            end_left = end_after_cut(disk, partition.path, end, log.end)
+            kept = min(kept, end_left)
+            note(end_left)
+            cut_end(disk, partition.path, end, epochs, log.end)
+            return self._open(log.start, kept, end)
+
+        await self._change(work, lambda: self._open(log.start, kept))
 
     async def begin_anew(self, change: BeginAnew, note: Callable[[BeginAnew], None]) -> None:
         """Forget everything and begin where it says; `note` notes so durably."""
@@ -103,19 +112,23 @@ class Mending:
                 state.lacks_producers = False
             return state
 
-        await self._change(work)
+        old_start = partition.log.start
+        await self._change(work, lambda: self._open(old_start))
         if partition.log.is_anew:  # else a full disk has kept it from being done
             partition.purges.begin(max(partition.purges.floor, change.purged))
             if partition.follower is not None:
                 partition.follower.purges = change.purges
 
-    async def _change(self, work: Callable[[], LogState]) -> None:
+    async def _change(self, work: Callable[[], LogState], look: Callable[[], LogState]) -> None:
+        """Let a thread do `work`, or `look` what it has left if the disk is too full for it."""
         async with self.changing:
             # So that nobody appends, rolls or compacts.
             self._partition.log.refusal = "it is being cut"
-            await unbroken(self._change_files(work))
+            await unbroken(self._change_files(work, look))
 
-    async def _change_files(self, work: Callable[[], LogState]) -> None:
+    async def _change_files(
+        self, work: Callable[[], LogState], look: Callable[[], LogState]
+    ) -> None:
         partition = self._partition
         await self._settle()
         try:
@@ -125,8 +138,7 @@ class Mending:
                 raise
             _log.error("%s is not brought in line: the disk is full", partition.name)
             partition.find_full()
-            start = partition.log.start
-            state = await self._host.offload.run(lambda: self._open(start))
+            state = await self._host.offload.run(look)
         partition.take_log(self._log(state))
 
     # A full disk.
@@ -160,13 +172,20 @@ class Mending:
         self._rounds.forget(self._partition)
         await self._rounds.written()
 
-    def _open(self, start: Offset, durable_mark: Offset = 0) -> LogState:
-        config, synced_end = self._partition.config, self._partition.log.synced_end
+    def _open(
+        self, start: Offset, durable_mark: Offset = 0, end_max: Offset = OFFSET_MAX
+    ) -> LogState:
+        partition = self._partition
+        config, log = partition.config, partition.log
+        before = Before(
+            synced_end=log.synced_end, end_max=min(end_max, log.end),
+            epochs=log.epochs if partition.is_copy else None,
+        )  # fmt: skip
         return open_log(
-            self._host.disk, self._partition.path, clean=False, start=start,
+            self._host.disk, partition.path, clean=False, start=start,
             durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
-            has_gaps=config.compacts or self._partition.is_copy, synced_end=synced_end,
-            is_start=False, watermark=self._partition.high_watermark,
+            has_gaps=config.compacts or partition.is_copy, before=before,
+            watermark=partition.high_watermark,
         )  # fmt: skip
 
     def _log(self, state: LogState) -> Log:

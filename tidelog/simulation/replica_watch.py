@@ -9,7 +9,7 @@
 | deleted is not shown again       | once a client was told so                                     |
 | start <= watermark <= end        | on every replica of every node                                |
 | the watermark never falls        | on any replica, within a life of its node, unless its log     |
-|                                  | begins anew: then it holds nothing of what is committed       |
+|                                  | begins anew, or was damaged: then nobody counts on it         |
 | no client is shown less          | who tells a watermark tells one as high as earlier leaders'   |
 | a leader lacks nothing committed | its log reaches, and agrees with, the highest watermark ever  |
 | a short set commits nothing      | fewer in sync than the topic demands: no watermark moves      |
@@ -129,6 +129,11 @@ class _CutLock(asyncio.Lock):
     def is_half_done(self) -> bool:
         """Whether a cut began, and the log that comes of it is not there."""
         return self._log is self._partition.log
+
+    @property
+    def was_damaged(self) -> bool:
+        """Whether the log that was changed last was damaged."""
+        return self._log is not None and self._log.damaged_at is not None
 
 
 class _View:
@@ -422,9 +427,9 @@ class ReplicaWatch:
         partition = view.partition
         if view.log is partition.log:
             return
-        view.log = partition.log
-        if partition.log.is_anew:  # what its leader had compacted may not be told otherwise
+        if may_hold_less(view.log, partition.log) or view.cuts.was_damaged:
             view.watermark = min(view.watermark, partition.high_watermark)
+        view.log = partition.log
         self._judge_log(view)
 
     def _judge_log(self, view: _View) -> None:
@@ -598,6 +603,11 @@ class ReplicaWatch:
                         f"{machine.name} {found.name}: {dict(log.producers.items())} is not "
                         f"{dict(folded.items())}",
                     )
+
+
+def may_hold_less(before: Log, after: Log) -> bool:
+    """Whether a replica that goes on with another log may lack what it knew to be committed."""
+    return after is not before and (after.is_anew or before.damaged_at is not None)
 
 
 def _copy(log: Log) -> _Copy:

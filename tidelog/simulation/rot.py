@@ -7,7 +7,8 @@
 | nobody is rotten by mistake | a scrubber finds nothing on a disk that neither rotted nor failed  |
 
 Rule 1: a replica that rots is judged as any other, for it is healed where it is: no watermark of it
-        falls, and no log of it is cut.
+        falls, and no log of it is cut. But where its leader has it cut within a rotten segment, it
+        is damaged, leaves the in-sync sets and reads again from the rot on.
 Rule 2: no batch rots on two nodes, and none where fewer than three nodes shall hold it: the others
         have what is committed.
 Rule 3: only topics that are not compacted rot. Replicas of others begin anew, which no watermark

@@ -9,7 +9,7 @@
 | complete is marked everywhere    | in every partition of the transaction                         |
 | the last stable offset is true   | it is the first offset of what is open below the watermark    |
 | the last stable offset never     | on any replica, within a life of its node; and no client is   |
-|   falls                          | shown a lower one                                             |
+|   falls                          | shown a lower one; unless its log may hold less than it did   |
 | only the committed is shown      | to who asks for it, and nothing above the last stable offset  |
 | an input is moved once           | it is in the output of one committed transaction              |
 | offsets move with the commit     | of the transaction that they are of, not before and not after |
@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 from tidelog.errors import StorageError
 from tidelog.groups.records import OffsetWritten
 from tidelog.groups.records import decode as decode_group
+from tidelog.log.log import Log
 from tidelog.log.transactions import find_marker
 from tidelog.model import (
     NO_PRODUCER,
@@ -40,7 +41,7 @@ from tidelog.partition.driver import Partition
 from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import OWN
-from tidelog.simulation.replica_watch import ReplicaWatch
+from tidelog.simulation.replica_watch import ReplicaWatch, may_hold_less
 from tidelog.simulation.transactional import Value
 from tidelog.simulation.world import World
 from tidelog.txn.records import (
@@ -118,7 +119,7 @@ class TransactionWatch:
         self._decided: dict[ProducerId, tuple[int, bool]] = {}
         self._ends: dict[str, tuple[bool, TopicPartition]] = {}
         self._find = world.find
-        self._stable: dict[tuple[int, Partition], Offset] = {}
+        self._stable: dict[tuple[int, Partition], tuple[Log, Offset]] = {}
         self._lives: dict[int, int] = {}
         self.inputs: dict[str, TopicPartition] = {}
         """Every committed record that is to be moved, by its id, and where it is."""
@@ -340,10 +341,10 @@ class TransactionWatch:
 
     def _look(self, machine: Machine, partition: Partition) -> None:
         stable = partition.last_stable_offset
-        before = self._stable.get((machine.number, partition), -1)
-        if stable < before:
+        log, before = self._stable.get((machine.number, partition), (partition.log, -1))
+        if stable < before and not may_hold_less(log, partition.log):
             self._find(STABLE_FALLS, f"{machine.name} {partition.name}: from {before} to {stable}")
-        self._stable[machine.number, partition] = stable
+        self._stable[machine.number, partition] = (partition.log, stable)
         truth = self._truths.get(partition.name)
         if truth is None or partition.high_watermark != truth.end:
             return

@@ -9,10 +9,13 @@ from tests.unit.log.hands import Hands
 from tests.unit.log.logs import make_batch
 from tests.unit.partition.test_driver import Stage, run
 from tidelog.errors import StorageError
+from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Offset
 from tidelog.partition.follower import BeginAnew
 from tidelog.records import Record, encode_batch, read_header, stamp
+
+BATCH_BYTES = len(encode_batch([Record(value=b"v", timestamp_ms=0)]))
 
 
 async def finish(work: Coroutine[Any, Any, None], hands: Hands) -> None:
@@ -28,6 +31,7 @@ class Follower(Stage):
 
     def __init__(self, **config: Any) -> None:
         super().__init__(in_sync=(), **config)
+        self.partition.is_copy = True
         self.partition.follow(3, 2)
         self.noted: list[Offset] = []
 
@@ -173,6 +177,81 @@ def test_a_full_disk_leaves_a_log_begun_inside_of_a_batch_empty():
         partition.append_fetched(memoryview(batch), len(batch), has_gaps=False)
         await stage.settle()
         assert (partition.log.start, partition.held_end) == (5, 10)
+
+    follow(story)
+
+
+FIELDS = {"offset": 7, "length": 11, "epoch": 15, "checksum": 20, "records": 65}
+"""A byte of each in a batch."""
+
+
+@pytest.mark.parametrize("byte", FIELDS.values(), ids=FIELDS)
+@pytest.mark.parametrize("at", [3, 4, 5])
+@pytest.mark.parametrize("end", [5, 6])
+def test_rot_in_what_a_cut_leaves_is_damage_and_no_torn_tail(end, at, byte):
+    """Segments hold three batches; the cut lies in the second one, or at its end."""
+
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(9)
+        await stage.settle()
+        partition.learn_watermark(9)
+        size = len(stage.read(8))
+        path = partition.log.segments[1].path()
+        before = read_file(stage.disk, path)
+        stage.disk.flip_bit(path, (at - 3) * size + byte, 0)
+
+        await finish(partition.mending.cut(end, stage.note), stage.hands)
+
+        log = partition.log
+        if at >= end:  # the rot goes with the cut
+            assert (log.end, log.damaged_at) == (end, None)
+            return
+        assert (log.end, log.damaged_at) == (end, at)
+        assert stage.noted == [end], "a start finds it damaged, too"
+        assert partition.high_watermark == end
+        stage.disk.flip_bit(path, (at - 3) * size + byte, 0)
+        assert read_file(stage.disk, path)[: size * (end - 3)] == before[: size * (end - 3)]
+        stage.disk.flip_bit(path, (at - 3) * size + byte, 0)
+
+        await finish(partition.mending.cut(at, stage.note), stage.hands)  # nobody counts on it
+        assert (partition.log.end, partition.log.refusal) == (at, None)
+        stage.fetch(9 - at)
+        await stage.settle()
+        assert read_file(stage.disk, path)[: len(before)] == before
+
+    follow(story, segment_bytes=3 * BATCH_BYTES)
+
+
+@pytest.mark.parametrize("byte", FIELDS.values(), ids=FIELDS)
+def test_rot_is_no_torn_tail_when_a_full_disk_keeps_a_cut_from_being_done(byte):
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(9)
+        await stage.settle()
+        path = partition.log.segments[1].path()
+        stage.disk.flip_bit(path, byte, 0)
+        stage.squeeze(0)  # what is removed makes no room for the history of epochs
+
+        await finish(partition.mending.cut(5, lambda end: stage.squeeze(-1000)), stage.hands)
+
+        assert partition.log.damaged_at == 3
+
+    follow(story, segment_bytes=3 * BATCH_BYTES)
+
+
+def test_a_batch_below_the_start_may_be_of_an_epoch_that_is_forgotten():
+    async def story(stage: Follower) -> None:
+        partition = stage.partition
+        stage.fetch(2, epoch=1)
+        stage.fetch(4, epoch=3)
+        await stage.settle()
+        partition.log.advance_start(3)
+
+        await finish(partition.mending.cut(5, stage.note), stage.hands)
+
+        assert (partition.log.start, partition.log.end) == (3, 5)
+        assert partition.log.damaged_at is None
 
     follow(story)
 
