@@ -1,8 +1,8 @@
 """What operators ask of a node: its directories, producers, partitions, elections and quorum.
 
 Rule 1: the answers are true, and are not made up.
-Rule 2: an election that may lose records is the active controller's: it alone has heard for sure
-        how far the replicas go. Any other is decided wherever it is asked for.
+Rule 2: elections are the active controller's to decide, and are refused elsewhere: it alone has
+        heard for sure how far the replicas go, and which are damaged.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -197,14 +197,13 @@ async def _elect(
     elect = elections.elect_unclean if is_unclean else elections.elect_preferred
 
     def decide(image: ClusterImage) -> list[PartitionChanged]:
+        require_controller(broker)
         fates.clear()
         electorate = electorate_of(broker, image)
         records = []
         for name in _those_in_need(image, is_unclean) if asked is None else asked:
             try:
                 place = find_place(image, name)
-                if place.partition.leader == NO_NODE and not broker.member.quorum.leads:
-                    raise NotController("the active controller decides this: it knows who is whole")
                 records.append(elect(place, electorate))
                 elected.add(name)
                 fates[name] = None
@@ -215,16 +214,20 @@ async def _elect(
                 fates[name] = error
         return records
 
-    if is_unclean:
-        await broker.metadata.decide_here(decide)
-    else:
-        await broker.metadata.change(decide)
+    require_controller(broker)
+    await broker.metadata.change(decide)
     await broker.acted()
     return fates
 
 
+def require_controller(broker: Broker) -> None:
+    """Refuse what only the active controller can decide: it has heard how the replicas are."""
+    if not broker.member.quorum.leads:
+        raise NotController("the active controller decides this: it knows how the replicas are")
+
+
 def electorate_of(broker: Broker, image: ClusterImage) -> Electorate:
-    """Who can be elected, as far as this node has heard."""
+    """Who can be elected, as far as this node has heard: the active controller, of everybody."""
     return Electorate.of(
         image, broker.controller.controller.reports,
         lambda topic: broker.topic_config(topic).min_insync_replicas, broker.topic_config,

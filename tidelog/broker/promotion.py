@@ -1,20 +1,19 @@
 """An operator says who leads a partition: planned, or by force.
 
-Rule 1: what depends on how far replicas go is the active controller's to decide: it alone has heard
-        for sure. That is whatever may lose records, names nobody, or concerns a partition that
-        nobody leads. Anything else is decided wherever it is asked for.
+Rule 1: the active controller decides, and refuses elsewhere: it alone has heard for sure how far
+        replicas go, which of them are damaged, and whose disks are full.
 Rule 2: it can be asked for without being done, to learn what may be lost.
 """
 
 from dataclasses import dataclass
 
-from tidelog.broker.admin import electorate_of, find_place
+from tidelog.broker.admin import electorate_of, find_place, require_controller
 from tidelog.broker.broker import Broker
 from tidelog.controller import elections
 from tidelog.controller.image import ClusterImage, PartitionImage, Place
 from tidelog.controller.records import PartitionChanged
-from tidelog.errors import ElectionNotNeeded, NotController
-from tidelog.model import NO_NODE, Epoch, NodeId, Offset, TopicPartition
+from tidelog.errors import ElectionNotNeeded
+from tidelog.model import Epoch, NodeId, Offset, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +73,8 @@ async def promote(
 
     def decide(image: ClusterImage) -> list[PartitionChanged]:
         nonlocal decided
+        require_controller(broker)
         place = find_place(image, name)
-        needs_reports = force or target is None or place.partition.leader == NO_NODE
-        if needs_reports and not broker.member.quorum.leads:
-            raise NotController("the active controller decides this: it knows the replicas' ends")
         electorate = electorate_of(broker, image)
         before = place.partition
         try:
@@ -97,6 +94,7 @@ async def promote(
         )
         return [record]
 
+    require_controller(broker)
     if dry_run:
         decide(broker.image)
     else:

@@ -3,15 +3,18 @@
 Rule 1: all partitions of a request are one decision; what is refused of it is told apart, and the
         rest is done.
 Rule 2: an answer means that the move has begun. The active controller completes it.
-Rule 3: where an answer was lost on the way, the decision may find its own change made; that is no
+Rule 3: where a commit's fate was lost, the decision may find its own change made; that is no
         error. Where none was lost, nothing of it was done: a move that has ended meanwhile, or that
         somebody else has cancelled, is not there to be cancelled.
+Rule 4: the active controller decides, and refuses elsewhere: it alone has heard which replicas are
+        damaged, so that what goes is on those that stay. Who asks another one, because it ceased to
+        be the controller, may find the change made.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tidelog.broker.admin import electorate_of, find_place
+from tidelog.broker.admin import electorate_of, find_place, require_controller
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.controller import membership, reassignment
@@ -74,6 +77,7 @@ async def _alter(
     lost_before = broker.metadata.replies_lost
 
     def decide(image: ClusterImage) -> list[PartitionChanged]:
+        require_controller(broker)
         fates.clear()
         electorate = electorate_of(broker, image)
         records = []
@@ -96,6 +100,7 @@ async def _alter(
                 fates[name] = error
         return records
 
+    require_controller(broker)
     await broker.metadata.change(decide)
     await broker.acted()
     return fates

@@ -122,7 +122,7 @@ def elsewhere(broker: Broker, request: Request) -> Response:
     if known.http is None:
         detail = (
             f"the active controller, node {controller}, decides this, and has no HTTP face; give "
-            "it one, or name the node that shall lead"
+            "it one"
         )
         return problem(503, detail, request_id=request_id)
     location = f"http://{known.http}{quote(request.url.path)}"
