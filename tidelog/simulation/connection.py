@@ -304,21 +304,25 @@ class End(asyncio.Transport):
             when = self._loop.now + self._network.delay(self._out)
             self._loop.at(when, peer.process.context, peer._refill)
         if self._buffered:
-            self._fill(cast(asyncio.BufferedProtocol, protocol), memoryview(data))
+            self._fill(cast(asyncio.BufferedProtocol, protocol), data)
         else:
             cast(asyncio.Protocol, protocol).data_received(data)
 
-    def _fill(self, protocol: asyncio.BufferedProtocol, data: memoryview) -> None:
+    def _fill(self, protocol: asyncio.BufferedProtocol, data: Bytes) -> None:
         while data:
             if not self._reading or self._closing:
                 self.peer.in_flight += len(data)
                 self._unread.appendleft(bytes(data))
                 return
-            space = memoryview(cast(memoryview, protocol.get_buffer(len(data))))
-            size = min(len(space), len(data))
-            space[:size] = data[:size]
-            protocol.buffer_updated(size)
-            data = data[size:]
+            space, size = memoryview(cast(memoryview, protocol.get_buffer(len(data)))), len(data)
+            if len(space) >= size:  # nearly always
+                space[:size] = data
+                protocol.buffer_updated(size)
+                return
+            data, rest = memoryview(data)[: len(space)], memoryview(data)[len(space) :]
+            space[:] = data
+            protocol.buffer_updated(len(data))
+            data = rest
 
     # Ending.
 

@@ -33,6 +33,7 @@ from kio.schema.errors import ErrorCode
 from tidelog.broker.broker import Broker
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.cluster import Refused
+from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum import Quorum
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged, encode
@@ -74,6 +75,7 @@ class _Life:
 
     number: int
     quorum: Quorum
+    metadata: Metadata
     seen_at: tuple[int, int] = (-1, -1)
     """After which event of the process, and after how many decisions, it was last looked at."""
     epoch: int = 0
@@ -115,7 +117,9 @@ class QuorumWatch:
                 quorum = quorum_of(machine)
                 if quorum is None:
                     continue
-                life = self._lives[machine.number] = _Life(machine.lives, quorum)
+                life = self._lives[machine.number] = _Life(
+                    machine.lives, quorum, machine.node.broker.metadata
+                )
                 self._watch(machine)
             seen_at = (process.ran_at, self._decisions)
             if seen_at != life.seen_at:
@@ -155,8 +159,8 @@ class QuorumWatch:
         self._check_voters(machine, quorum, life)
 
     def _check_voters(self, machine: Machine, quorum: Quorum, life: _Life) -> None:
-        metadata = machine.node.broker.metadata
-        seen = (id(quorum.raft.voters), quorum.log.end, metadata.applied)
+        metadata, voters = life.metadata, quorum.raft.voters
+        seen = (id(voters), quorum.log.end, metadata.applied)
         if seen == life.voters_seen or not quorum.is_idle:
             return
         life.voters_seen = seen
@@ -168,10 +172,8 @@ class QuorumWatch:
             if isinstance(record, LeaderChanged | VotersChanged)
         ]
         newest = VoterSet(named[-1]) if named else decided
-        if len(newest) and quorum.raft.voters != newest:
-            self._fail(
-                VOTERS, f"{machine.name}: {quorum.raft.voters} decide, its log names {newest}"
-            )
+        if len(newest) and voters != newest:
+            self._fail(VOTERS, f"{machine.name}: {voters} decide, its log names {newest}")
 
     def _watch(self, machine: Machine) -> None:
         """Hear of all that a process applies from now on."""

@@ -22,12 +22,19 @@ class Trace:
         self._clock = clock
         self._hash = hashlib.blake2b(digest_size=16)
         self._lines: deque[str] = deque(maxlen=None if keep else TAIL_LINES)
+        self._at = (clock.now, f"{clock.now:.6f}")
+        """The newest time at which something was noted, and its text."""
         self.muted = False
 
     def note(self, who: str, what: str) -> None:
         if self.muted:
             return
-        line = f"{self._clock.now:.6f} {who} {what}\n"
+        now, text = self._at
+        if now != self._clock.now:
+            now = self._clock.now
+            text = f"{now:.6f}"
+            self._at = (now, text)
+        line = f"{text} {who} {what}\n"
         self._hash.update(line.encode())
         self._lines.append(line)
 

@@ -39,6 +39,7 @@ from tidelog.model import (
 )
 from tidelog.partition.driver import Partition
 from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch
+from tidelog.simulation.loop import Process
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import OWN
 from tidelog.simulation.replica_watch import ReplicaWatch, may_hold_less
@@ -121,6 +122,10 @@ class TransactionWatch:
         self._find = world.find
         self._stable: dict[tuple[int, Partition], tuple[Log, Offset]] = {}
         self._lives: dict[int, int] = {}
+        self._taken = 0
+        """How many committed batches were looked at."""
+        self._seen_at: dict[int, tuple[Process, int, int]] = {}
+        """By machine, the process, its newest event, and `_taken`, when it was last looked at."""
         self.inputs: dict[str, TopicPartition] = {}
         """Every committed record that is to be moved, by its id, and where it is."""
         self.moved: dict[str, str] = {}
@@ -206,6 +211,7 @@ class TransactionWatch:
     def _take(
         self, place: TopicPartition, truth: _Truth, header: BatchHeader, batch: memoryview
     ) -> None:
+        self._taken += 1
         truth.end = header.next_offset
         if header.attributes & CONTROL:
             if (marker := find_marker(header, batch)) is not None:
@@ -332,8 +338,12 @@ class TransactionWatch:
                 self._lives[machine.number] = machine.lives
                 for key in [key for key in self._stable if key[0] == machine.number]:
                     del self._stable[key]
-            if machine.is_damaged:
+            if machine.is_damaged or machine.process is None:
                 continue
+            seen_at = (machine.process, machine.process.ran_at, self._taken)
+            if self._seen_at.get(machine.number) == seen_at:
+                continue  # nothing of it can have changed
+            self._seen_at[machine.number] = seen_at
             for partition in broker.partitions():
                 if not partition.mending.is_changing:
                     self._look(machine, partition)
