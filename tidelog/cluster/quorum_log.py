@@ -28,7 +28,7 @@ from tidelog.host import Bytes, Host, unbroken
 from tidelog.log.directory import DataDirectory
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import ColdRead, Log, LogState
-from tidelog.log.recovery import open_log
+from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull, is_full
@@ -186,10 +186,11 @@ class QuorumLog:
         self._empty(start)
         return self._open_at(start)
 
-    def _open_at(self, start: Offset, durable_mark: Offset = 0) -> LogState:
+    def _open_at(self, start: Offset, before: Before | None = None) -> LogState:
         return open_log(
-            self._host.disk, self.path, clean=False, start=start, durable_mark=durable_mark,
-            index_interval_bytes=CONFIG.index_interval_bytes,
+            self._host.disk, self.path, clean=False, start=start,
+            durable_mark=0 if before is None else before.synced_end,
+            index_interval_bytes=CONFIG.index_interval_bytes, before=before,
         )  # fmt: skip
 
     def _take(self, state: LogState) -> None:
@@ -303,12 +304,12 @@ class QuorumLog:
         """Remove everything from `end` on, durably. The log may turn out to be damaged."""
         epochs = EpochHistory(self.log.epochs)
         epochs.cut_end(end)
-        synced_end = min(self.log.synced_end, end)
+        before = Before(min(self.log.synced_end, end), end, epochs)
 
         def cut() -> LogState:
             self._directory.lower_mark(METADATA_PARTITION, end)
             cut_end(self._host.disk, self.path, end, epochs)
-            return self._open_at(self.log.start, synced_end)
+            return self._open_at(self.log.start, before)
 
         await self._change(cut, end)
 
@@ -321,9 +322,10 @@ class QuorumLog:
 
         It may turn out to be damaged.
         """
-        synced_end = self.log.synced_end
-        work = partial(self._open_at, self.log.start, synced_end)
-        while not await self._replace(work, synced_end):
+        log = self.log
+        before = Before(log.synced_end, log.end, EpochHistory(log.epochs))
+        work = partial(self._open_at, log.start, before)
+        while not await self._replace(work, before.synced_end):
             await self._wait()
 
     async def trim(self, start: Offset) -> None:
