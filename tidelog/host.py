@@ -23,7 +23,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -214,6 +214,14 @@ class Host:
             value = UUID(int=self.random.getrandbits(128), version=4)
             if value.bytes[0] >> 2 != 0b111110:  # base64url's first letter would be '-'
                 return value
+
+
+async def in_turns(items: Iterable[T], work: Callable[[T], object], *, at_once: int = 100) -> None:
+    """Do `work` for each of `items`, so many in one turn of the loop: others get theirs."""
+    for count, item in enumerate(items, 1):
+        work(item)
+        if count % at_once == 0:
+            await asyncio.sleep(0)
 
 
 async def unbroken(work: Coroutine[Any, Any, T]) -> T:

@@ -31,6 +31,7 @@ from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import MessageDamaged, decode_request, encode, response_entity
 from tidelog.wire.produce import Repeated
 from tidelog.wire.requests import Header
+from tidelog.wire.slices import response_in_slices
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class Requests:
     async def _await(self, answer: Awaitable[Answer], header: Header, reply: Reply) -> None:
         try:
             try:
-                self._send(header, await answer, reply)
+                await self._send_in_turns(header, await answer, reply)
             except BrokerError as error:
                 self._send(header, _refusal(error), reply)
         except TidelogError as error:
@@ -210,6 +211,17 @@ class Requests:
         except Exception:
             _log.exception("request %d failed; its connection is closed", header.api_key)
             reply.refuse("an internal error")
+
+    @staticmethod
+    async def _send_in_turns(header: Header, answer: Answer, reply: Reply) -> None:
+        slices = response_in_slices(header.api_key, header.version, answer)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as ended:
+                reply.send((ended.value,))
+                return
+            await asyncio.sleep(0)  # others get their turn
 
     @staticmethod
     def _send(header: Header, answer: Answer, reply: Reply) -> None:

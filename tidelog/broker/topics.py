@@ -23,6 +23,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.host import in_turns
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_NODE,
@@ -71,19 +72,17 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
 
 async def metadata(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The nodes, and the topics asked for; those that are missing are made, if that is allowed."""
-    image = broker.image
-    topics: list[dict[str, Any]] = []
     # "All" is null; in version 0, which has no null, it is an empty list.
     if request.topics is None or (context.version == 0 and not request.topics):
-        topics = [_describe(image, topic) for topic in image.topics.values()]
+        topics = [await _describe(broker, topic) for topic in list(broker.image.topics.values())]
     else:
         create = broker.config.auto_create_topics_enable and getattr(
             request, "allow_auto_topic_creation", True
         )
-        for asked in request.topics:
-            topics.append(
-                await _describe_asked(broker, asked.name, getattr(asked, "topic_id", None), create)
-            )
+        topics = [
+            await _describe_asked(broker, asked.name, getattr(asked, "topic_id", None), create)
+            for asked in request.topics
+        ]
     return {
         "brokers": _brokers(broker, "node_id"),
         "cluster_id": broker.identity.cluster_id,
@@ -109,7 +108,7 @@ async def _describe_asked(
                 if not create or name in INTERNAL_TOPICS:
                     raise UnknownTopicOrPartition(name)
                 topic = await _create_missing(broker, name)
-        return _describe(broker.image, topic)
+        return await _describe(broker, topic)
     except BrokerError as error:
         return {"error_code": error.code, "name": name or "", "topic_id": topic_id}
 
@@ -125,13 +124,18 @@ async def _create_missing(broker: Broker, name: str) -> TopicImage:
     return topic
 
 
-def _describe(image: ClusterImage, topic: TopicImage) -> dict[str, Any]:
+async def _describe(broker: Broker, topic: TopicImage) -> dict[str, Any]:
+    partitions: list[dict[str, Any]] = []
+    await in_turns(
+        range(len(topic.partitions)),
+        lambda number: partitions.append(describe_partition(broker.image, topic, number)),
+    )
     return {
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
-        "partitions": [describe_partition(image, topic, n) for n in range(len(topic.partitions))],
+        "partitions": partitions,
     }
 
 

@@ -51,6 +51,12 @@ def build(entity: Any, fields: Mapping[str, Any]) -> Any:
     return entity(**values)
 
 
+@functools.cache
+def nested_type(entity: Any, name: str) -> type[Any] | None:
+    """The entity that the field holds, or a list of; None if it holds none, or is not there."""
+    return _nested(typing.get_type_hints(entity).get(name))
+
+
 # kio looks a type up by its path, as an import does: longer than it takes to build a small answer.
 
 

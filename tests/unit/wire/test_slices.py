@@ -1,0 +1,61 @@
+from typing import Any
+
+import pytest
+
+from tests.unit.wire.test_entities import ANSWERS
+from tidelog.wire import slices
+from tidelog.wire.apis import APIS
+from tidelog.wire.entities import build, encode, response_entity
+from tidelog.wire.slices import ITEMS_AT_ONCE, response_in_slices
+
+ANSWERED = [(a, v) for a in ANSWERS for v in range(APIS[a].taken_from, APIS[a].most + 1)]
+
+
+def grown(value: Any, times: int) -> Any:
+    """The same message with that many times the items in each list of messages."""
+    if isinstance(value, dict):
+        return {name: grown(inner, times) for name, inner in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [grown(item, times) for item in value] * times
+    return value
+
+
+def sliced(api: int, version: int, answer: dict[str, Any]) -> tuple[bytes, int]:
+    found = response_in_slices(api, version, answer)
+    count = 0
+    while True:
+        try:
+            next(found)
+        except StopIteration as ended:
+            return ended.value, count
+        count += 1
+
+
+@pytest.mark.parametrize(("api", "version"), ANSWERED)
+@pytest.mark.parametrize("times", [1, 9, 140])
+def test_slices_add_up_to_the_bytes_of_the_whole(api, version, times):
+    answer = grown(ANSWERS[api], times) if times < 140 else {
+        name: value * times if isinstance(value, list) else value
+        for name, value in ANSWERS[api].items()
+    }  # fmt: skip
+
+    assert sliced(api, version, answer)[0] == encode(response_entity(api, version, answer))
+
+
+def test_a_slice_builds_no_more_than_a_few_items(monkeypatch):
+    """One topic of very many partitions is cut, too; each item is built once."""
+    built = []
+
+    def count(entity: Any, fields: Any) -> Any:
+        built.append(sum(len(v) for v in fields.values() if isinstance(v, list)))
+        return build(entity, fields)
+
+    monkeypatch.setattr(slices, "build", count)
+    topic = {"name": "big", "partitions": [{"partition_index": n} for n in range(4000)]}
+    small = [{"name": f"t{n}", "partitions": [{}] * 10} for n in range(400)]
+
+    found, turns = sliced(3, 9, {"topics": [topic, *small]})
+
+    assert len(found) > 8000
+    assert max(built) <= ITEMS_AT_ONCE
+    assert turns >= 8000 // ITEMS_AT_ONCE
