@@ -1,15 +1,16 @@
 """The longest turns of the loop that metadata of very many partitions costs.
 
 A broker that leads 20,000 partitions is fenced. Every node decides, applies or acts on that in
-batches; an idle node heartbeats, and takes a snapshot of its metadata. The clock counts CPU time of
-each turn, in this process, on the machines' own code and without any I/O.
+batches; an idle node heartbeats, and takes a snapshot of its metadata. A node that has installed
+one compares everything, and a client asks for the metadata of all topics. The clock counts CPU time
+of each turn, in this process, on the machines' own code and without any I/O.
 
-The limit of a fenced broker is the same work over all partitions at once: what a turn would cost if
-it were not cut. The target of any turn is 2 ms.
+The limit is the same work over all partitions at once: what a turn would cost if it were not cut.
+The target of any turn is 2 ms. (`tests/simulation/test_turns.py` counts the work of whole nodes.)
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import process_time
 from typing import Any, Final, TypeVar
@@ -17,9 +18,10 @@ from uuid import UUID, uuid4
 
 from benchmarks.bench import Bench, Steps
 from benchmarks.report import Measured, Report, Result, result
+from tidelog.broker.topics import describe_partition
 from tidelog.controller import elections
 from tidelog.controller.controller import Controller
-from tidelog.controller.difference import Differences
+from tidelog.controller.difference import Difference, Differences
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import (
     BrokerRegistered,
@@ -30,16 +32,22 @@ from tidelog.controller.records import (
 )
 from tidelog.controller.snapshot import encode_snapshot, encode_topic
 from tidelog.model import Endpoint
+from tidelog.wire.apis import Api
+from tidelog.wire.slices import response_in_slices
 
 NAME: Final = "turns"
 TARGET: Final = "2 ms"
 PARTITIONS: Final = 20_000
 PER_TOPIC: Final = 100
 
+DONE: Final = object()
+
 T = TypeVar("T")
 
 DECIDE, APPLY, ACT = "decide", "apply", "find what to act on"
 SNAPSHOT = "encode a snapshot of which nothing has changed"
+WHOLE = "compare all partitions with a snapshot that was installed"
+ANSWER = "encode the metadata of all topics for a client"
 
 
 def run(bench: Bench) -> Report:
@@ -62,6 +70,13 @@ def run(bench: Bench) -> Report:
             limits=measured.of((SNAPSHOT, "whole")), limit_name="all topics anew", target=TARGET,
         )
     )  # fmt: skip
+    results += [
+        result(
+            NAME, case, measured.of((case, "longest")), "ms",
+            limits=measured.of((case, "whole")), limit_name="in one turn", target=TARGET,
+        )
+        for case in (WHOLE, ANSWER)
+    ]  # fmt: skip
     return Report(title="the longest turn of the loop, in CPU time", results=results)
 
 
@@ -78,6 +93,8 @@ def _round(measured: Measured) -> None:
     differences.whole(image)
     gc.freeze()  # as a node does once it has started
     turns: dict[str, list[float]] = {DECIDE: [], APPLY: [], ACT: []}
+    turns[WHOLE] = _slices(Differences(2).whole_in_slices(lambda: image, Difference()))
+    turns[ANSWER] = _slices(response_in_slices(Api.METADATA, 12, _metadata(image)))
     end = 1
     while controller.deadline(image, 0.1) in (float("-inf"), 0.1):
         records = _turn(turns[DECIDE], partial(controller.due, image, 0.1))
@@ -88,6 +105,28 @@ def _round(measured: Measured) -> None:
     for stage, seconds in turns.items():
         measured.add((stage, "longest"), 1000 * max(seconds))
         measured.add((stage, "whole"), 1000 * sum(seconds))
+
+
+def _slices(work: Iterator[None]) -> list[float]:
+    """How long each turn of the work takes."""
+    seconds: list[float] = []
+    while _turn(seconds, partial(next, work, DONE)) is not DONE:
+        """Others would have their turn."""
+    return seconds
+
+
+def _metadata(image: ClusterImage) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic.name, "topic_id": topic.id,
+                "partitions": [
+                    describe_partition(image, topic, n) for n in range(len(topic.partitions))
+                ],
+            }
+            for topic in image.topics.values()
+        ]
+    }  # fmt: skip
 
 
 def _image() -> ClusterImage:

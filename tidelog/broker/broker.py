@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from tidelog.broker.catching_up import CatchingUp
+from tidelog.broker.checkpoints import GATHERED_AT_ONCE, Checkpoint
 from tidelog.broker.feeding import Feeding
 from tidelog.broker.fetching import Fetching
 from tidelog.broker.following import Following
@@ -63,7 +64,7 @@ from tidelog.errors import (
     StorageErrorAfterAppend,
     UnknownTopicOrPartition,
 )
-from tidelog.host import Host, Path, replace_file, unbroken
+from tidelog.host import Host, Path, in_turns, replace_file, unbroken
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
@@ -117,6 +118,8 @@ _SILENT_SECONDS: Final = 3600.0
 it may send again what it has had no answer to."""
 _MIN_IN_SYNC_DEFAULT: Final = "log.min.insync.replicas"
 _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
+_TOPICS_AT_ONCE = _TENDED_AT_ONCE = 100
+"""How many are looked at in one turn of the loop."""
 _EXPIRE_WAITS_SECONDS: Final = 0.5
 _DRAIN_SECONDS_MAX: Final = 30.0
 _ASK_AGAIN_SECONDS: Final = 0.1
@@ -313,7 +316,7 @@ class Broker:
         self.repeat(self.config.log_cleaner_backoff_ms / 1000, self._compact)
         self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
-        self.repeat(_EXPIRE_WAITS_SECONDS, self._expire_waits)
+        self.repeat(_EXPIRE_WAITS_SECONDS, self.replicas.expire_waits)
         self.repeat(self.config.replica_lag_time_max_ms / 4000, self._drop_laggards)
         self.repeat(self.config.catchup_scan_ms / 1000, self.catching_up.look)
         self.repeat(self.config.catchup_check_ms / 1000, self.fetching.look)
@@ -448,8 +451,19 @@ class Broker:
         leader = self.member.quorum.raft.leader
         return leader if leader is not None and self.image.is_alive(leader) else self.node_id
 
-    def apply_configs(self) -> None:
-        """Let the settings in the image take effect."""
+    async def apply_configs(self, topics: Sequence[str] | None) -> None:
+        """Let the settings in the image take effect: of these topics, or of all and of the node."""
+        if topics is None:
+            self._apply_node_configs()
+            topics = list(self.image.topics)
+        for count, name in enumerate(topics, 1):
+            if count % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others get their turn
+            if (topic := self.image.topics.get(name)) is not None:  # else deleted meanwhile
+                work = partial(Partition.configure, config=self.topic_config(topic))
+                await in_turns(self.replicas.of(name), work)
+
+    def _apply_node_configs(self) -> None:
         changes: dict[str, str] = {}
         for node in (None, self.node_id):
             changes |= self.image.node_configs.get(node, {})
@@ -462,10 +476,6 @@ class Broker:
         )
         self.catching_up.configure()
         self.scrubber.configure()
-        for topic in self.image.topics.values():
-            config = self.topic_config(topic)
-            for partition in self.replicas.of(topic.name):
-                partition.configure(config)
 
     # Following the metadata.
 
@@ -616,7 +626,7 @@ class Broker:
     async def _drop_laggards(self) -> None:
         """See who has fallen behind, and who waits at the end of what it follows."""
         await self.feeding.note_level()
-        self.in_sync.look_at_all()
+        await self.in_sync.look_at_all()
 
     # Housekeeping.
 
@@ -663,22 +673,16 @@ class Broker:
 
         self.spawn(loop())
 
-    async def _expire_waits(self) -> None:
-        now = self.host.clock.monotonic()
-        for partition in self.partitions():
-            partition.expire_waits(now)
-
     async def _checkpoint(self) -> None:
         """Note durable ends, watermarks and starts; see whether a full disk has room again."""
         partitions = self.partitions()
-        for partition in partitions:
-            _ = partition.last_stable_offset  # lets go of what ended below; nobody asks a follower
+        # That lets go of what ended below; nobody asks a follower.
+        await in_turns(partitions, lambda partition: partition.last_stable_offset)
         if self.room.is_full:
             free = await self.host.offload.run(
                 partial(self.host.disk.free_bytes, self._directory.root)
             )
-            for partition in partitions:
-                partition.retry_full_disk(free)
+            await in_turns(partitions, partial(Partition.retry_full_disk, free_bytes=free))
             if not any(partition.disk_full for partition in partitions):
                 self.room.has_again(free)
         self._following.retry()
@@ -691,38 +695,16 @@ class Broker:
     def _all_logs(self) -> list[Partition | QuorumLog]:
         return [*self.partitions(), self.member.log]
 
-    def _checkpoint_work(self, partitions: Sequence[Partition | QuorumLog]) -> Callable[[], None]:
-        """What to write, as it stands now; performed in a disk's thread."""
-        found = self._directory
-        # A mark never falls: a damaged log ends before it, and must be found damaged for ever.
-        marks = {
-            p.name: max(p.log.promised_end, found.durable_marks.get(p.name, 0)) for p in partitions
-        }
-        starts = {p.name: p.log.start for p in partitions if p.log.start > 0}
-        watermarks = {p.name: min(p.high_watermark, p.log.synced_end) for p in partitions}
-        whole = [p.name for p in partitions if isinstance(p, Partition) and not p.is_cut]
-
-        def work() -> None:
-            """Each counts as noted once it is: what a full disk refused is tried again."""
-            if marks != found.durable_marks:
-                found.write_checkpoint(directory.DURABLE_MARKS, marks)
-                found.durable_marks = marks
-            if starts != found.log_starts:
-                found.write_checkpoint(directory.LOG_STARTS, starts)
-                found.log_starts = starts
-            if watermarks != found.watermarks:
-                found.write_checkpoint(directory.WATERMARKS, watermarks)
-                found.watermarks = watermarks
-            found.forget_cuts(whole)
-
-        return work
-
     async def _delete_old(self) -> None:
         """Retention, and forgetting producers that have gone."""
         now_ms, now = self.host.clock.wall_ms(), self.host.clock.monotonic()
         expiration_ms = self.config.producer_id_expiration_ms
         window_ms = self.config.idempotency_window_ms
-        for partition in self.partitions():
+        for count, partition in enumerate(self.partitions(), 1):
+            if count % _TENDED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others get their turn
+            if not self.replicas.holds(partition):
+                continue
             log, config = partition.log, partition.config
             log.producers.expire(
                 now_ms - expiration_ms, end=log.end, now=now,
@@ -736,7 +718,8 @@ class Broker:
                 continue  # a follower's log begins where its leader's does
             if not config.deletes or (log.refusal is not None and not partition.disk_full):
                 continue
-            await self.host.offload.run(partial(load_ages, self.host.disk, list(log.segments[:-1])))
+            if len(sealed := log.segments[:-1]):
+                await self.host.offload.run(partial(load_ages, self.host.disk, list(sealed)))
             if partition.log is not log or not self.replicas.holds(partition):
                 continue  # opened again, or deleted, meanwhile
             if not partition.leads():
@@ -763,7 +746,7 @@ class Broker:
     async def _compact(self) -> None:
         """Compaction, until no log is due."""
         try:
-            while await self.cleaner.clean_due(self._compacted()):
+            while await self.cleaner.clean_due(await self._compacted()):
                 _log.debug("a log was compacted; others may be due")
         except OSError as error:
             if is_full(error):
@@ -771,16 +754,22 @@ class Broker:
             self._on_fatal(error)
             raise
 
-    def _compacted(self) -> list[Partition]:
+    async def _compacted(self) -> list[Partition]:
         """Those whose policy is to compact; an active segment that must be compacted is sealed."""
         now_ms = self.host.clock.wall_ms()
-        found = [partition for partition in self.partitions() if partition.config.compacts]
-        for partition in found:
-            log, lag_ms = partition.log, partition.config.max_compaction_lag_ms
-            is_old = 0 <= log.active.first_timestamp_ms < now_ms - lag_ms
+        found: list[Partition] = []
+
+        def look_at(partition: Partition) -> None:
+            log, config = partition.log, partition.config
+            if not config.compacts or not self.replicas.holds(partition):
+                return
+            found.append(partition)
+            is_old = 0 <= log.active.first_timestamp_ms < now_ms - config.max_compaction_lag_ms
             if log.active.size and is_old and log.refusal is None:
                 log.roll()
                 self.rounds.mark(partition)
+
+        await in_turns(self.partitions(), look_at, at_once=1000)
         return found
 
     async def advance_start(
@@ -796,8 +785,10 @@ class Broker:
 
     async def _note_checkpoints(self) -> None:
         async with self._directory.noting:  # an older state must not be written after a newer one
+            checkpoint = Checkpoint(self._directory)
+            await in_turns(self._all_logs(), checkpoint.add, at_once=GATHERED_AT_ONCE)
             # Nor after a cut: a thread that still writes holds what was promised before it.
-            await unbroken(self._change_disk(self._checkpoint_work(self._all_logs())))
+            await unbroken(self._change_disk(checkpoint.write))
 
     # Stopping.
 
@@ -823,8 +814,8 @@ class Broker:
         self.membership.end()
         await self.member.stop()
         clean = await self.finish_writes()
-        for partition in self.partitions():
-            partition.resign(StorageErrorAfterAppend("the node is stopping"))
+        error = StorageErrorAfterAppend("the node is stopping")
+        await in_turns(self.partitions(), partial(Partition.resign, error=error))
         await self.host.offload.run(partial(self._close, self._all_logs(), clean))
 
     async def _stop_housekeeping(self) -> None:
@@ -843,7 +834,7 @@ class Broker:
             self.host.disk.sync_everything(self._directory.root)
             for log in logs:
                 log.synced(log.written_end)
-            self._checkpoint_work(partitions)()
+            Checkpoint(self._directory).add_all(partitions).write()
         self._directory.close(clean=clean)
 
     async def abandon(self) -> None:

@@ -109,9 +109,12 @@ class _Interest:
         return self.offset < max(self.partition.log.start, purged)
 
     def close(self, why: str) -> None:
+        self.unwatch()
+        self.session.catching_up.left(self, why)
+
+    def unwatch(self) -> None:
         self.partition.unwatch_log(self.grew)
         self.partition.unwatch(self.watermark_rose)
-        self.session.catching_up.left(self, why)
 
     def is_urgent(self) -> bool:
         """Whether there may be more to tell than another watermark."""
@@ -403,13 +406,24 @@ class _Session:
 
     def close(self) -> None:
         self._cancel_timers()
-        for interest in self.interests.values():
-            interest.close(f"node {self.node} is away")
+        interests = list(self.interests.values())
+        if len(self.catching_up.all):
+            for interest in interests:
+                self.catching_up.left(interest, f"node {self.node} is away")
         self.interests.clear()
         self.dirty.clear()
+        self._unwatch(interests)
         if self.place is not None:
             place, self.place = self.place, None
             place.send_with(FetchReplicasAnswer(is_known=False), ())
+
+    def _unwatch(self, interests: list[_Interest]) -> None:
+        """Some at a time: what one still watches wakes nobody."""
+        for interest in interests[-_LEVELS_AT_ONCE:]:
+            interest.unwatch()
+        del interests[-_LEVELS_AT_ONCE:]
+        if interests:
+            asyncio.get_running_loop().call_soon(self._unwatch, interests)
 
 
 class Feeding:

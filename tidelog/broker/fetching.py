@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from tidelog.broker.log_starts import LogStarts
@@ -34,7 +35,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     StorageError,
 )
-from tidelog.host import Host
+from tidelog.host import Host, in_turns
 from tidelog.model import Epoch, NodeId, Offset
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import BeginAnew, Cut, Follower
@@ -48,6 +49,8 @@ WAIT_SECONDS: Final = 0.5
 _ASK_SECONDS_MAX: Final = 2.0
 _RETRY_SECONDS: Final = 0.03
 _REFUSED_SECONDS: Final = 1.0
+LISTED_MAX: Final = 100
+"""How many partitions one message lists: the leader's node looks at all of them in one turn."""
 LITTLE_BYTES_MAX: Final = 64 * 1024
 """What takes longer to ask for and to tell of than to write."""
 UNWRITTEN_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -90,6 +93,8 @@ class Fetcher:
         self._progress: dict[int, Partition] = {}
         self._telling = False
         self._wanted = asyncio.Event()
+        self._has_more = False
+        """Whether the last request could not list all that was to be listed."""
         self._unheld: dict[int, Partition] = {}
         """What the last answer brought, if that was little, until it is held."""
         self._all_held: asyncio.Future[None] | None = None
@@ -148,15 +153,19 @@ class Fetcher:
             self._parked = False
             self._hub.note(self._leader, AnswerNow(session=self._session))
 
-    def look(self, threshold: int) -> list[tuple[int, Partition]]:
+    async def look(self, threshold: int) -> list[tuple[int, Partition]]:
         """Those that are behind, and by how much; whatever kept them, they ask again."""
         behind = []
-        for cluster_id, partition in self._followed.items():
+
+        def look_at(followed: tuple[int, Partition]) -> None:
+            cluster_id, partition = followed
             lag = partition.records_behind
-            if lag > threshold:
+            if lag > threshold and self._followed.get(cluster_id) is partition:
                 behind.append((lag, partition))
                 if cluster_id not in self._listed and cluster_id not in self._retries:
                     self.list_again(cluster_id, partition)
+
+        await in_turns(list(self._followed.items()), look_at)
         return behind
 
     # The loop.
@@ -173,7 +182,7 @@ class Fetcher:
                 self.errors += 1
                 self.connected_at = None
                 _log.debug("node %d does not feed its followers here: %s", self._leader, error)
-                self._begin_again()
+                await self._begin_again()
                 await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
                 continue
             finally:
@@ -182,11 +191,13 @@ class Fetcher:
             if self.connected_at is None:
                 self.connected_at = self.answered_at
             if not answer.is_known:
-                self._begin_again()
+                await self._begin_again()
                 await asyncio.sleep(_RETRY_SECONDS * self._host.random.random())
                 continue
             self._take(answer.parts, data)
-            if self._unheld:
+            if self._has_more:
+                self._unheld.clear()  # the rest is listed at once
+            elif self._unheld:
                 await self._hold()
 
     async def _hold(self) -> None:
@@ -210,26 +221,28 @@ class Fetcher:
         is_new, self._is_new = self._is_new, False
         if is_new:
             self._session = self._host.random.getrandbits(31)
+        positions = self._positions()
         request = FetchReplicas(
             session=self._session, broker_epoch=self._fetching.broker_epoch(), is_new=is_new,
-            positions=self._positions(), forgotten=tuple(self._forgotten),
+            positions=positions, forgotten=tuple(self._forgotten),
             corrupt=tuple(self._corrupt), troubles=tuple(self._troubles.items()),
             full=tuple(self._full),
-            wait_ms=int(WAIT_SECONDS * 1000) if self._followed else 0,
+            wait_ms=int(WAIT_SECONDS * 1000) if self._followed and not self._has_more else 0,
         )  # fmt: skip
         self._forgotten.clear()
         self._corrupt.clear()
         self._troubles.clear()
         self._full.clear()
-        self._parked = True
+        self._parked = not self._has_more
         return await self._hub.ask_data(
             self._leader, request, FetchReplicasAnswer, seconds_max=_ASK_SECONDS_MAX + WAIT_SECONDS
         )
 
     def _positions(self) -> tuple[ReplicaPosition, ...]:
         positions = []
-        wanted, self._to_list = self._to_list, {}
+        wanted = list(islice(self._to_list, LISTED_MAX))
         for cluster_id in wanted:
+            del self._to_list[cluster_id]
             partition = self._followed[cluster_id]
             follower, log = partition.follower, partition.log
             if follower is None or cluster_id in self._changing:
@@ -241,16 +254,20 @@ class Fetcher:
                     log.lacks_producers,
                 )
             )  # fmt: skip
+        self._has_more = bool(self._to_list)
         return tuple(positions)
 
-    def _begin_again(self) -> None:
+    async def _begin_again(self) -> None:
         """Nothing that was said before counts, and notes may have been lost."""
         self._is_new = True
         self._listed.clear()
         self._forgotten.clear()
-        for cluster_id, partition in self._followed.items():
-            if partition.follower is not None:
-                partition.follower.tell_again()
+        await in_turns(list(self._followed.items()), self._begin_one_again)
+
+    def _begin_one_again(self, followed: tuple[int, Partition]) -> None:
+        cluster_id, partition = followed
+        if self._followed.get(cluster_id) is partition and partition.follower is not None:
+            partition.follower.tell_again()
             self.list_again(cluster_id, partition)
 
     # Answers.
@@ -394,15 +411,19 @@ class Fetcher:
                 self._unheld.pop(cluster_id, None)
             if not self._unheld:
                 self._hold_no_more()
-        elif not self._telling:
+        else:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._telling:
             self._telling = True
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
         self._telling = False
-        progress, self._progress = self._progress, {}
         replicas = []
-        for cluster_id, partition in progress.items():
+        for cluster_id in list(islice(self._progress, LISTED_MAX)):
+            partition = self._progress.pop(cluster_id)
             follower = partition.follower
             if follower is not None and follower.leader == self._leader:
                 held, promised = partition.held_end, partition.promised_to_leader
@@ -416,6 +437,8 @@ class Fetcher:
                     replicas=replicas,
                 ),
             )  # fmt: skip
+        if self._progress:
+            self._tell_soon()
 
 
 class Fetching:
@@ -469,8 +492,7 @@ class Fetching:
         """See which replicas here are behind; said in one line."""
         behind: list[tuple[int, Partition]] = []
         for fetcher in list(self._fetchers.values()):
-            behind += fetcher.look(self._threshold())
-            await asyncio.sleep(0)
+            behind += await fetcher.look(self._threshold())
         if behind:
             lag, furthest = max(behind, key=lambda found: found[0])
             _log.info(

@@ -2,23 +2,39 @@
 
 Rule 1: one thing after the other; who waits for an offset is told when all below it is done.
 Rule 2: what a full disk keeps from being done is tried again until it is, or is not wanted.
-Rule 3: who keeps something about a topic hears of its end before anybody can ask for another one of
+Rule 3: much is found and done in slices, so that others get their turns; what is committed
+        meanwhile comes after it.
+Rule 4: who keeps something about a topic hears of its end before anybody can ask for another one of
         its name: at once, and not when its files are gone.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from typing import Any, Final, TypeAlias
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.metadata import Metadata
-from tidelog.controller.difference import Difference, Differences, Replica, Role
-from tidelog.controller.records import MetadataRecord, TopicDeleted
+from tidelog.controller.difference import SLICE, Difference, Differences, Replica, Role
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import (
+    MetadataRecord,
+    NodeRegistered,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from tidelog.errors import StorageError
 from tidelog.model import NodeId, Offset, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+Moved: TypeAlias = list[tuple[TopicPartition, bool]]
+
+_FEW: Final = 50
+_OF_MANY: Final = (TopicCreated, PartitionsAdded, TopicDeleted, NodeRegistered)
+"""Records that may concern any number of partitions."""
 
 
 class Following:
@@ -30,17 +46,21 @@ class Following:
         metadata: Metadata,
         replicas: Replicas,
         *,
-        apply_configs: Callable[[], None],
+        apply_configs: Callable[[Sequence[str] | None], Coroutine[Any, Any, None]],
         tell_deleted: Callable[[str], None],
-        tell_moved: Callable[[list[tuple[TopicPartition, bool]]], None],
+        tell_moved: Callable[[Moved], None],
     ) -> None:
-        """`tell_moved` hears what is led anew, or held no more, and whether this node leads it."""
+        """`tell_moved` hears what is led anew, or held no more, and whether this node leads it.
+
+        `apply_configs` is told of which topics; None: of all, and of the node.
+        """
         self._metadata = metadata
         self._replicas = replicas
         self._differences = Differences(node_id)
         self._apply_configs = apply_configs
         self._tell_deleted = tell_deleted
         self._tell_moved = tell_moved
+        self._seen = metadata.image
         self._records: list[MetadataRecord] = []
         self._whole = True
         self._is_idle = False
@@ -52,8 +72,11 @@ class Following:
         metadata.on_applied(self._on_applied)
 
     def _on_applied(self, records: Sequence[MetadataRecord]) -> None:
-        if not records:  # a snapshot
+        if not records:  # a snapshot, which does not tell of deletions
             self._whole = True
+            before, self._seen = self._seen, self._metadata.image
+            for name in _gone(before, self._seen):
+                self._tell_deleted(name)
         for record in records:
             if isinstance(record, TopicDeleted):
                 self._tell_deleted(record.name)
@@ -68,9 +91,12 @@ class Following:
         So clients that learn from this node who leads find it acting accordingly.
         """
         assert self._undone is None, "it was idle"
-        if self._whole or self._put_off:
+        if self._whole or self._put_off or len(self._records) > _FEW:
             return False
-        difference = self._take()
+        if any(isinstance(record, _OF_MANY) for record in self._records):
+            return False
+        records, self._records = self._records, []
+        difference = self._differences.after(self._image(), records)
         is_quick = not (difference.closed or difference.opened)
         if is_quick and not (difference.node_configured or difference.topics_configured):
             waiting = [r for r in difference.led if not self._replicas.become_now(r)]
@@ -84,11 +110,21 @@ class Following:
         self._undone = difference
         return False
 
-    def _take(self) -> Difference:
-        image, records = self._metadata.image, self._records
+    def _image(self) -> ClusterImage:
+        return self._metadata.image
+
+    async def _find(self) -> Difference:
+        """What there is to do about all that the image has by now."""
+        records, self._records = self._records, []
         whole, self._whole = self._whole, False
-        self._records = []
-        return self._differences.whole(image) if whole else self._differences.after(image, records)
+        found = Difference()
+        if whole:
+            slices = self._differences.whole_in_slices(self._image, found)
+        else:
+            slices = self._differences.after_in_slices(self._image, records, found)
+        for _ in slices:
+            await asyncio.sleep(0)  # others get their turn
+        return found
 
     async def run(self) -> None:
         with suppress(OSError):  # the disk has failed: the node is stopping
@@ -104,7 +140,7 @@ class Following:
         failure: StorageError | None = None
         undone, self._undone = self._undone, None
         applied = self._metadata.applied
-        for difference in (undone, self._take()):
+        for difference in (undone, await self._find()):
             try:
                 await self._act(difference or Difference())
             except StorageError as error:
@@ -130,22 +166,29 @@ class Following:
         except StorageError as error:  # they are served no more; a start will remove their files
             _log.error("what is left of deleted partitions cannot be removed: %s", error)
         if difference.node_configured or difference.topics_configured:
-            self._apply_configs()
-        for replica in [*difference.led, *difference.changed]:
+            topics = None if difference.node_configured else difference.topics_configured
+            await self._apply_configs(topics)
+        for count, replica in enumerate((*difference.led, *difference.changed), 1):
             if replica.name in self._put_off:
                 self._put_off[replica.name] = replica
             else:
                 await self._replicas.become(replica)
-        for name in difference.topics_gone:
-            self._tell_deleted(name)
-        self._tell_moved([(closed.name, False) for closed in difference.closed])
-        self._tell_moved(_roles(r for r in difference.led if r.name not in self._put_off))
+            if count % SLICE == 0:
+                await asyncio.sleep(0)
+        await self._tell([(closed.name, False) for closed in difference.closed])
+        await self._tell(_roles(r for r in difference.led if r.name not in self._put_off))
         self._put_off |= {replica.name: replica for replica in difference.opened}
         if self._put_off:
             opened = list(self._put_off.values())
             await self._replicas.open(opened, self._metadata.image)
             self._put_off.clear()
-            self._tell_moved(_roles(opened))
+            await self._tell(_roles(opened))
+
+    async def _tell(self, moved: Moved) -> None:
+        for at in range(0, len(moved), SLICE):
+            if at:
+                await asyncio.sleep(0)
+            self._tell_moved(moved[at : at + SLICE])
 
     def retry(self) -> None:
         """Try again what could not be done before."""
@@ -161,5 +204,10 @@ class Following:
             await future
 
 
-def _roles(replicas: Iterable[Replica]) -> list[tuple[TopicPartition, bool]]:
+def _gone(before: ClusterImage, now: ClusterImage) -> list[str]:
+    """The topics that are no more, wherever their replicas were; made again, it is another one."""
+    return [topic.name for topic in before.topics.values() if topic.id not in now.topics_by_id]
+
+
+def _roles(replicas: Iterable[Replica]) -> Moved:
     return [(replica.name, replica.role is Role.LEAD) for replica in replicas]

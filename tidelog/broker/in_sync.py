@@ -1,6 +1,7 @@
 """What the leaders of this node ask of the controller: other in-sync sets, or another epoch.
 
-Rule 1: one proposal in flight per partition; all that are due go together, as one decision.
+Rule 1: one proposal in flight per partition; those that are due go together, as many as every node
+        can apply in one turn of its loop.
 Rule 2: the active controller decides, by what replicas have told it themselves. A leader does not
         know whether a follower is damaged, and a node that does not vote has heard of nobody.
 Rule 3: a lost reply is not a failure: until the metadata shows another set, both count.
@@ -18,8 +19,9 @@ from tidelog.cluster.asking import ControllerLine
 from tidelog.cluster.messages import ChangeInSync, Judged, StepDown
 from tidelog.cluster.metadata import Metadata
 from tidelog.controller.in_sync import WantedInSync
+from tidelog.controller.worklist import CHANGED
 from tidelog.errors import InvalidUpdateVersion, NotController
-from tidelog.host import Host
+from tidelog.host import Host, in_turns
 from tidelog.model import NodeId, Offset
 from tidelog.partition.driver import Partition
 
@@ -61,34 +63,41 @@ class InSyncProposals:
         self._due[partition] = None
         self._wake.set()
 
-    def look_at_all(self) -> None:
+    async def look_at_all(self) -> None:
         """Time has passed: somebody may have fallen behind."""
-        for partition in self._replicas.all():
+
+        def look_at(partition: Partition) -> None:
             if partition.leader is not None and len(partition.leader.replicas) > 1:
                 self.look_at(partition)
+
+        await in_turns(self._replicas.all(), look_at, at_once=_LOOKS_AT_ONCE)
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            due, self._due = self._due, {}
-            wanted = await self._wanted(due)
-            if wanted and not await self._propose(wanted):
-                for partition in wanted:
-                    self.look_at(partition)
-                await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
+            due, self._due = list(self._due), {}
+            due.reverse()
+            while due:
+                wanted = await self._wanted(due)
+                if wanted and not await self._propose(wanted):
+                    for partition in wanted:
+                        self.look_at(partition)
+                    await asyncio.sleep(_RETRY_SECONDS * (0.5 + self._host.random.random()))
 
-    async def _wanted(self, due: Mapping[Partition, None]) -> dict[Partition, WantedInSync]:
+    async def _wanted(self, due: list[Partition]) -> dict[Partition, WantedInSync]:
+        """What the next of `due` want, as far as it goes into one decision; they are taken out."""
         wanted: dict[Partition, WantedInSync] = {}
-        partitions = list(due)
-        for at in range(0, len(partitions), _LOOKS_AT_ONCE):
-            if at:
-                await asyncio.sleep(0)  # others get their turn
+        while due and len(wanted) < CHANGED:
             brokers = self._metadata.image.brokers.values()
             lives = {broker.node: broker.broker_epoch for broker in brokers if broker.is_active}
-            for partition in partitions[at : at + _LOOKS_AT_ONCE]:
-                if (asked := self._look(partition, lives)) is not None:
+            for _ in range(min(_LOOKS_AT_ONCE, len(due))):
+                if (asked := self._look(partition := due.pop(), lives)) is not None:
                     wanted[partition] = asked
+                    if len(wanted) == CHANGED:
+                        return wanted
+            if due:
+                await asyncio.sleep(0)  # others get their turn
         return wanted
 
     def _look(self, partition: Partition, lives: Mapping[NodeId, int]) -> WantedInSync | None:

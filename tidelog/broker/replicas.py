@@ -6,18 +6,18 @@ Rule 3: a replica's files are removed only once nobody reads them; and, if other
         now, only once the metadata says who. What could not be removed is never opened again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog.config import TopicConfig
 from tidelog.controller.difference import Closed, Replica, Role
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.errors import BrokerError, NotLeader, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.host import Host
+from tidelog.host import Host, in_turns
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory
 from tidelog.log.log import LogState
@@ -30,6 +30,9 @@ from tidelog.partition.driver import Partition
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_AT_ONCE: Final = 50
+"""How many partitions are opened or closed in one turn of the loop."""
 
 
 class ChangeDisk(Protocol):
@@ -74,6 +77,9 @@ class Replicas:
         self._on_full = on_full
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
+        self._held: dict[Partition, None] = {}
+        self._awaited: dict[Partition, None] = {}
+        """Those at which somebody waits, or waited a moment ago."""
         self._left: dict[TopicPartition, None] = {}
         """Those that were closed, and whose files may be there still: the disk was full."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
@@ -111,10 +117,23 @@ class Replicas:
         return numbers[name.partition] if name.partition < len(numbers) else None
 
     def all(self) -> list[Partition]:
-        return [p for numbers in self._topics.values() for p in numbers if p is not None]
+        """In the order in which they came."""
+        return list(self._held)
 
     def of(self, topic: str) -> list[Partition]:
         return [p for p in self._topics.get(topic, ()) if p is not None]
+
+    def _note_waits(self, partition: Partition) -> None:
+        self._awaited[partition] = None
+
+    async def expire_waits(self) -> None:
+        """Tell those who wait here whose time is up; it costs nothing where nobody waits."""
+
+        def expire(partition: Partition) -> None:
+            if not partition.expire_waits(self._host.clock.monotonic()):
+                self._awaited.pop(partition, None)
+
+        await in_turns(list(self._awaited), expire)
 
     # Opening.
 
@@ -138,13 +157,17 @@ class Replicas:
             return opened
 
         # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
+        # Nor may what was noted of these be left out, before they are here.
         async with self._directory.noting:
             states = await self._change_disk(make)
-        for name in left:
-            self._left.pop(name, None)
-        for replica, state in states:
-            self._add(replica, configs[replica.topic_id], state)
-            await self.become(replica)
+            for name in left:
+                self._left.pop(name, None)
+            for count, (replica, state) in enumerate(states, 1):
+                self._add(replica, configs[replica.topic_id], state)
+                is_done = self.become_now(replica)
+                assert is_done, "nothing can have changed a log that is here only now"
+                if count % _AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others get their turn
 
     def _open_log(self, replica: Replica, config: TopicConfig) -> LogState:
         directory, name = self._directory, replica.name
@@ -191,6 +214,8 @@ class Replicas:
         partition.on_changed = self.on_changed
         partition.on_full = self._on_full
         partition.on_start_agreed = self.on_start_agreed
+        partition.on_waits = self._note_waits
+        self._held[partition] = None
         numbers[name.partition] = partition
         self.on_opened(partition)
 
@@ -241,22 +266,41 @@ class Replicas:
 
     async def close(self, closed: Iterable[Closed]) -> None:
         """Stop serving these partitions, and remove their files."""
-        gone: list[tuple[Partition, BrokerError]] = []
+        gone: list[Partition] = []
+        topics: dict[UUID, str] = {}
         for replica in closed:
             numbers = self._topics_by_id.get(replica.topic_id)
             number = replica.name.partition
             if numbers is None or number >= len(numbers) or (p := numbers[number]) is None:
                 continue
             numbers[number] = None
+            topics[replica.topic_id] = replica.name.topic
             error: BrokerError = NotLeader(leader=None)  # another does, unless the topic is gone
             if replica.is_deleted:
                 error = UnknownTopicOrPartition(p.name)
-            gone.append((p, error))
+            self._end(p, error)
+            gone.append(p)
+            if len(gone) % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others get their turn
+        for topic_id, topic in topics.items():
+            numbers = self._topics_by_id[topic_id]
             if not any(numbers):
-                del self._topics_by_id[replica.topic_id]
-                if self._topics.get(replica.name.topic) is numbers:
-                    del self._topics[replica.name.topic]
-        await self._remove(gone)
+                del self._topics_by_id[topic_id]
+                if self._topics.get(topic) is numbers:
+                    del self._topics[topic]
+        if gone:
+            await self._remove(gone)
+
+    def _end(self, partition: Partition, error: BrokerError) -> None:
+        """Serve it no more; its files are still there."""
+        del self._held[partition]
+        partition.resign(error)
+        self._on_closed(partition)
+        self._rounds.forget(partition)
+        partition.log.tail.clear()
+        partition.log.refusal = "the replica is removed"
+        self._cleaner.forget(partition.name)
+        self._left[partition.name] = None
 
     async def drop_topic(self, name: str, topic_id: UUID) -> None:
         """Stop serving a topic, and remove its files."""
@@ -268,27 +312,21 @@ class Replicas:
             ]
         )
 
-    async def _remove(self, gone: Sequence[tuple[Partition, BrokerError]]) -> None:
-        for partition, error in gone:
-            partition.resign(error)
-            self._on_closed(partition)
-            self._rounds.forget(partition)
-            partition.log.tail.clear()
-            partition.log.refusal = "the replica is removed"
-            self._cleaner.forget(partition.name)
-        if not gone:
-            return
-        names = [partition.name for partition, _ in gone]
-        self._left |= dict.fromkeys(names)
+    async def _remove(self, gone: Sequence[Partition]) -> None:
         await self._rounds.written()
-        async with AsyncExitStack() as locked:
-            for partition, _ in gone:
-                await locked.enter_async_context(partition.files)
-            try:
-                await self._remove_files(names)
-            finally:
-                for partition, _ in gone:
-                    partition.log.let_go()
+        locked: list[asyncio.Lock] = []
+        try:
+            for partition in gone:
+                await partition.files.acquire()
+                locked.append(partition.files)
+                if len(locked) % _AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others get their turn
+            await self._remove_files([partition.name for partition in gone])
+        finally:
+            for lock in locked:
+                lock.release()
+            for partition in gone:
+                partition.log.let_go()
 
     async def retry_removal(self) -> None:
         """Try again to remove the files of closed partitions; StorageError if they stay."""

@@ -4,7 +4,8 @@ Rule 1: the cost follows what changed. A replica is looked at once it is marked 
         look passes over some of the others in turn, so that no change stays untold for good.
 Rule 2: a voter is told what it has not acknowledged. One that did not answer may be another process
         by the next time, and is told everything again.
-Rule 3: one heartbeat carries at most `NEWS_MAX` reports; the next one follows at once.
+Rule 3: one heartbeat looks at a few hundred replicas, and carries at most `NEWS_MAX` reports; the
+        next one follows at once.
 """
 
 from itertools import islice
@@ -16,8 +17,9 @@ from tidelog.controller.reports import ReplicaReport
 from tidelog.model import NodeId
 from tidelog.partition.driver import Partition
 
-NEWS_MAX: Final = 1000
-_SWEPT_AT_ONCE: Final = 200
+NEWS_MAX: Final = 250
+_LOOKED_AT_ONCE: Final = 250
+_SWEPT_AT_ONCE: Final = 100
 
 
 class Reporting:
@@ -29,6 +31,8 @@ class Reporting:
         self._replicas = replicas
         self._reports: dict[Partition, ReplicaReport] = {}
         self._marked: dict[Partition, None] = {}
+        self._is_behind = False
+        """Whether the last look has left some of the marked ones to the next."""
         self._untold: dict[NodeId, dict[Partition, ReplicaReport]] = {}
         self._to_sweep: list[Partition] = []
 
@@ -61,7 +65,7 @@ class Reporting:
         for partition, report in news.items():
             if untold.get(partition) is report:
                 del untold[partition]
-        return bool(untold)
+        return bool(untold) or self._is_behind
 
     def forget(self, voter: NodeId) -> None:
         """It did not answer, or votes no more: what it knows is not known here."""
@@ -70,9 +74,10 @@ class Reporting:
     # Looking.
 
     def _look(self) -> None:
-        marked, self._marked = self._marked, {}
-        for partition in marked:
+        for partition in list(islice(self._marked, _LOOKED_AT_ONCE)):
+            del self._marked[partition]
             self._look_at(partition)
+        self._is_behind = bool(self._marked)
         if not self._to_sweep:
             self._to_sweep = self._replicas.all()
         for partition in self._to_sweep[-_SWEPT_AT_ONCE:]:

@@ -29,7 +29,7 @@ from tidelog.errors import (
     RequestTimedOut,
     StorageError,
 )
-from tidelog.host import Path
+from tidelog.host import Path, in_turns
 from tidelog.log.log import Log
 from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Offset, TopicPartition
 from tidelog.partition.driver import Partition
@@ -449,9 +449,13 @@ class Views:
             if is_led:
                 self.on_led(held)
 
+    def _look_again_at(self, partition: Partition) -> None:
+        """Its topic may have been configured meanwhile."""
+        if self._broker.replicas.holds(partition):
+            self._look_at(partition)
+
     async def _look(self) -> None:
-        for partition in self._broker.partitions():
-            self._look_at(partition)  # its topic may have been configured meanwhile
+        await in_turns(self._broker.partitions(), self._look_again_at)
         if not self._is_swept:
             self._is_swept = True
             await self._sweep()

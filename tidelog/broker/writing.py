@@ -110,6 +110,7 @@ class Write:
             self._is_done = self._partition.wait_committed(self.end, self._fate)
         else:
             self._is_done = self._leader.wait_written(self.end, self._fate)
+            self._partition.on_waits(self._partition)
 
     async def committed(self) -> Offset:
         """Wait until it is as safe as was asked for; OutcomeUnknown if that is not seen in time."""
@@ -130,6 +131,7 @@ class Write:
         if self._leader.copies_of(self.end) >= copies:
             return
         fate = Fate(self._fate.deadline)
+        self._partition.on_waits(self._partition)
         if not self._leader.wait_copied(self.end, copies, fate):
             error = await fate.future
             if error is not None:

@@ -141,7 +141,9 @@ class Member:
         self._snapshot: SnapshotId | None = None
         if found is not None:
             self._snapshot, records = found
-            self._begin_from(self._snapshot, decode_snapshot(records))
+            # In another thread: it takes a while if there are many partitions.
+            image = await self._host.offload.run(partial(decode_snapshot, records))
+            self._begin_from(self._snapshot, image)
         await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
         self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
         self.hub.on_hello(self._check_hello)

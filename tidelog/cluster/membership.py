@@ -233,6 +233,7 @@ class Membership:
                     listener = (epoch, answer.process)
                     if reporting.acknowledged(voter, news):
                         nudge.set()  # the rest follows at once
+                        await asyncio.sleep(0)  # this node answers itself in the same turn
                 if answer.is_controller and epoch == self._broker_epoch:
                     self._answered(answer, sent_at)
             await _set_within(nudge, self._interval)

@@ -89,6 +89,7 @@ class Metadata:
         self.applied = entry.end
         self._recent.add(entry.records, entry.end)
         self._tell(entry.records)
+        self.image.deleted.clear()
 
     def begin_from(self, image: ClusterImage, applied: Offset) -> None:
         """Go on from a snapshot."""

@@ -21,7 +21,7 @@ import msgspec
 from tidelog.cluster.acknowledged import Acknowledgements
 from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.promises import decode_promise, encode_promise
-from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, QuorumLog, entries_in
+from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, Fetched, QuorumLog, fetched_in
 from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
@@ -86,6 +86,8 @@ _ANSWERS: Final[dict[type, type]] = {
     Vote: VoteAnswer, BeginEpoch: EpochAnswer, EndEpoch: EpochAnswer, Fetch: FetchAnswer,
 }  # fmt: skip
 _ASK_SECONDS_MAX: Final = 1.0
+_WORK_AT_ONCE: Final = 50
+"""How many events and records are looked at in one turn of the loop, and one batch more."""
 _ROOM_BYTES: Final = 64 * 1024
 """A disk with so much room is not full to the metadata log."""
 
@@ -136,6 +138,7 @@ class Quorum:
         self._events: deque[Event | Callable[[], Awaitable[None]]] = deque()
         self._wake: asyncio.Event = asyncio.Event()
         self._is_waiting = False
+        self._work = 0
         self._places: dict[int, Answer] = {}
         self._next_token = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -150,6 +153,8 @@ class Quorum:
         """Why the log has no room; until the disk takes something again."""
         self._decided_voters = VoterSet()
         """The newest committed set of voters that this process has heard of."""
+        self._fetched: tuple[bytes, list[Fetched]] = (b"", [])
+        """What a leader sent last, and what it holds."""
         self._wanted: GetSnapshot | None = None
         """The snapshot that the machine waits for; None again once the log went another way."""
         self.raft: Raft
@@ -285,6 +290,9 @@ class Quorum:
             self._wake.clear()
             self._is_waiting = False
             while self._events:
+                self._work += 1
+                if self._work > _WORK_AT_ONCE:
+                    await self._give_way()
                 event = self._events.popleft()
                 if callable(event):
                     await event()
@@ -298,6 +306,11 @@ class Quorum:
                 _log.critical("the quorum's leader wants what must not be: %s", complaint)
             self._complaint = self.raft.complaint
             self._set_timer()
+
+    async def _give_way(self) -> None:
+        """Let others have their turn."""
+        self._work = 0
+        await asyncio.sleep(0)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -344,7 +357,7 @@ class Quorum:
             case Follow():
                 self._follow(effect)
             case Commit():
-                self._commit(effect.high_watermark)
+                await self._commit(effect.high_watermark)
 
     async def _persist(self, state: bytes) -> None:
         """Write a promise down. Without room for it this node waits, and promises nothing."""
@@ -396,7 +409,7 @@ class Quorum:
                 to, request, _ANSWERS[type(request)], seconds_max=seconds_max
             )
             if isinstance(answer, FetchAnswer) and answer.data:
-                _check_fetched(answer)
+                self._fetched = (answer.data, await _checked(answer))
         except PeerUnreachable as error:
             self.post(Unanswered(to, request, error.is_down))
         except PeerRefused:
@@ -440,7 +453,10 @@ class Quorum:
 
     def _append_fetched(self, data: bytes) -> None:
         events: list[Event] = []
-        entries = self.log.append_fetched(data) if self.log.log.refusal is None else []
+        (known, fetched), self._fetched = self._fetched, (b"", [])
+        if known is not data:
+            fetched = list(fetched_in(data))
+        entries = self.log.append_fetched(fetched) if self.log.log.refusal is None else []
         for entry in entries:
             events.append(Appended(entry.end, entry.epoch, entry.start))
             if (voters := _voters_named(entry)) is not None:
@@ -538,9 +554,16 @@ class Quorum:
             if not future.done():
                 future.set_exception(error)
 
-    def _commit(self, high_watermark: Offset) -> None:
+    async def _commit(self, high_watermark: Offset) -> None:
+        """Hand on what is committed; much of it, at a start or far behind, in several turns.
+
+        Not while this node leads: it decides on an image that lacks nothing.
+        """
         self.log.high_watermark = high_watermark
         for entry in self.log.take_committed(high_watermark):
+            if self._work > _WORK_AT_ONCE and not self.leads:
+                await self._give_way()
+            self._work += len(entry.records)
             if (voters := _voters_named(entry)) is not None:
                 self._decided_voters = voters
             self._on_commit(entry)
@@ -696,15 +719,23 @@ class Quorum:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check_fetched(answer: FetchAnswer) -> None:
+async def _checked(answer: FetchAnswer) -> list[Fetched]:
     """CorruptMessage if a leader of the answer's epoch cannot have sent these entries."""
-    end = answer.offset
-    for entry in entries_in(answer.data):
+    end, count = answer.offset, 0
+    found: list[Fetched] = []
+    for fetched in fetched_in(answer.data):
+        entry = fetched.entry
         if entry.epoch > answer.epoch:
             raise CorruptMessage(f"offset {entry.start} is of epoch {entry.epoch}")
         if entry.start > end:
             raise CorruptMessage(f"nothing lies between offsets {end} and {entry.start}")
         end = entry.end
+        found.append(fetched)
+        count += len(entry.records)
+        if count > _WORK_AT_ONCE:
+            count = 0
+            await asyncio.sleep(0)  # others get their turn
+    return found
 
 
 async def _complete(future: "asyncio.Future[None]") -> None:

@@ -16,10 +16,10 @@ Rule 6: where there are other voters, damage is cut off, and what follows is fet
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.controller.records import LeaderChanged, MetadataRecord, decode, encode
@@ -67,6 +67,14 @@ class Entry:
     end: Offset
     epoch: Epoch
     records: list[MetadataRecord]
+
+
+class Fetched(NamedTuple):
+    """A batch as the leader has it, and what it holds."""
+
+    entry: Entry
+    header: BatchHeader
+    batch: Bytes
 
 
 class QuorumLog:
@@ -269,10 +277,10 @@ class QuorumLog:
         self._append(bytes(batch), header, entry)
         return entry
 
-    def append_fetched(self, data: bytes) -> list[Entry]:
-        """Append what the leader sent; it was checked by `entries_in`."""
+    def append_fetched(self, fetched: Iterable[Fetched]) -> list[Entry]:
+        """Append what the leader sent; it was checked."""
         entries = []
-        for entry, header, batch in _entries(data):
+        for entry, header, batch in fetched:
             if entry.end <= self.log.end:
                 continue  # the answer to a request that was sent twice
             assert entry.start == self.log.end, "the machine asks from the end"
@@ -420,15 +428,19 @@ class EpochCheck:
 
 def entries_in(data: Bytes) -> list[Entry]:
     """What batches hold; CorruptMessage if they do not check out."""
-    entries = [entry for entry, _, _ in _entries(data)]
+    return [entry for entry, _, _ in fetched_in(data)]
+
+
+def fetched_in(data: Bytes) -> Iterator[Fetched]:
+    """What batches hold, one after the other; CorruptMessage where one does not check out."""
     check = EpochCheck()
-    for entry in entries:
-        if not check.takes(entry):
+    for fetched in _entries(data):
+        if not check.takes(entry := fetched.entry):
             raise CorruptMessage(f"offset {entry.start} cannot be of epoch {entry.epoch}")
-    return entries
+        yield fetched
 
 
-def _entries(data: Bytes) -> Iterator[tuple[Entry, BatchHeader, Bytes]]:
+def _entries(data: Bytes) -> Iterator[Fetched]:
     for header, batch in iterate_batches(data):
         check_batch(batch)
         records = []
@@ -437,4 +449,4 @@ def _entries(data: Bytes) -> Iterator[tuple[Entry, BatchHeader, Bytes]]:
                 raise CorruptMessage("a metadata record without a value")
             records.append(decode(record.value))
         entry = Entry(header.base_offset, header.next_offset, header.leader_epoch, records)
-        yield entry, header, batch
+        yield Fetched(entry, header, batch)

@@ -29,7 +29,6 @@ from tidelog.controller.records import (
     NodeConfigChanged,
     PartitionChanged,
     TopicConfigChanged,
-    TopicDeleted,
 )
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReports
@@ -38,8 +37,6 @@ from tidelog.model import NO_NODE, NodeId, Offset
 
 PREFERRED_SECONDS: Final = 5.0
 """How often leadership is given back to first replicas, and what nobody leads is looked at."""
-COMPLETED_COUNT_MAX: Final = 500
-"""How many partitions whose replicas have moved let the others go in one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +116,8 @@ class Controller:
 
     def applied(self, image: ClusterImage, records: Sequence[MetadataRecord], end: Offset) -> None:
         """The image has `records` now, and the log up to `end`. Called on every voter."""
-        if any(isinstance(record, TopicDeleted) for record in records):
-            self.reports.keep_only(image.places, end)
+        for topic in image.deleted:
+            self.reports.forget([partition.cluster_id for partition in topic.partitions], end)
         if any(isinstance(record, TopicConfigChanged | NodeConfigChanged) for record in records):
             self._elect_all = True  # what waits may be led by whom it might not be before
         for record in records:
@@ -189,9 +186,7 @@ class Controller:
             if records := elections.relieve_full(image, electorate, count_max=CHANGED):
                 return list(records)
             self.reports.full_is_news = False
-        if records := reassignment.completed(
-            image.moving.values(), electorate, count_max=COMPLETED_COUNT_MAX
-        ):
+        if records := reassignment.completed(image.moving.values(), electorate, count_max=CHANGED):
             return list(records)
         # The controller before this one may not have come to it; or a setting allows it now.
         if self._elect_all or self._is_time(now):

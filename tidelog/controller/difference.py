@@ -5,12 +5,19 @@ Rule 1: a difference lies between what this broker was told last and the image a
 Rule 2: it costs what the records touch, not what there is. Only after a snapshot, and at the
         start, is everything compared.
 Rule 3: close before opening: a new topic may have the name of one that is gone.
+Rule 4: what is long is compared in slices, each with the image as it is by then. What changes in
+        between is compared again, after the records that changed it; nothing is acted on before
+        the last slice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.controller.records import (
@@ -33,6 +40,10 @@ from tidelog.controller.records import (
 )
 from tidelog.model import NO_NODE, NodeId, TopicPartition
 
+SLICE: Final = 100
+"""How many partitions are compared in one turn of the loop."""
+_Key: TypeAlias = tuple[UUID, int]
+
 
 class Role(Enum):
     LEAD = "lead"
@@ -41,8 +52,7 @@ class Role(Enum):
     """Nobody leads: keep the log, serve nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """What this broker is to do with one of its partitions from now on."""
 
     name: TopicPartition
@@ -52,8 +62,7 @@ class Replica:
     """Leader, epochs, in-sync set and the rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """This broker holds the partition no more; its files go."""
 
     name: TopicPartition
@@ -72,9 +81,6 @@ class Difference:
     """Another leader or epoch, for partitions that were open."""
     changed: list[Replica] = field(default_factory=list)
     """The same leader in the same epoch, with other replicas or in-sync ones."""
-    topics_gone: list[str] = field(default_factory=list)
-    """After a snapshot, which does not tell of deletions: wherever their replicas were; one made
-    again under its name is among them, too."""
     topics_configured: list[str] = field(default_factory=list)
     node_configured: bool = False
     brokers: list[NodeId] = field(default_factory=list)
@@ -88,7 +94,8 @@ class Difference:
 class Differences:
     """What one broker was told of its partitions so far.
 
-    Invariant: after each call, the partitions told are those that the image has on this node.
+    Invariant: after each call, or its last slice, the partitions told are those that the image has
+    on this node, but for what was applied since the slices began.
     """
 
     def __init__(self, node: NodeId) -> None:
@@ -100,27 +107,55 @@ class Differences:
     def after(self, image: ClusterImage, records: Sequence[MetadataRecord]) -> Difference:
         """What to do after `records`, which the image has."""
         difference = Difference()
-        touched: dict[tuple[UUID, int], None] = {}
-        for record in records:
-            touched |= dict.fromkeys(self._touched(image, record))
-            self._note(image, record, difference)
-        self._compare(image, touched, difference)
+        deque(self.after_in_slices(lambda: image, records, difference), maxlen=0)
         return difference
 
     def whole(self, image: ClusterImage) -> Difference:
         """What to do about everything: at the start, and after a snapshot was installed."""
-        touched = {(i, number): None for i, numbers in self._told.items() for number in numbers}
-        for topic, number in image.held.get(self._node, {}).values():
-            touched[topic.id, number] = None
-        gone = [
-            name for topic_id, name in self._names.items() if topic_id not in image.topics_by_id
-        ]
-        difference = Difference(
-            topics_gone=gone, topics_configured=list(image.topics), node_configured=True,
-            brokers=sorted(image.nodes), quorum_changed=True,
-        )  # fmt: skip
-        self._compare(image, touched, difference)
+        difference = Difference()
+        deque(self.whole_in_slices(lambda: image, difference), maxlen=0)
         return difference
+
+    def after_in_slices(
+        self,
+        image: Callable[[], ClusterImage],
+        records: Sequence[MetadataRecord],
+        into: Difference,
+    ) -> Iterator[None]:
+        """As `after`, into a difference that is complete with the last slice."""
+        yield from self._compare(image, self._touched_by(image, records, into), into)
+
+    def whole_in_slices(
+        self, image: Callable[[], ClusterImage], into: Difference
+    ) -> Iterator[None]:
+        """As `whole`, into a difference that is complete with the last slice."""
+        now = image()
+        held = list(now.held.get(self._node, {}).values())
+        into.topics_configured += now.topics
+        into.node_configured = into.quorum_changed = True
+        into.brokers += sorted(now.nodes)
+        yield from self._compare(image, self._told_by_now(), into)
+        for count, place in enumerate(held, 1):
+            if place.number not in self._told.get(place.topic.id, ()):
+                self._compare_one(image(), place.topic.id, place.number, into)
+            if count % SLICE == 0:
+                yield
+
+    def _told_by_now(self) -> Iterator[_Key]:
+        for topic_id in list(self._told):
+            yield from [(topic_id, number) for number in self._told.get(topic_id, ())]
+
+    def _touched_by(
+        self, image: Callable[[], ClusterImage], records: Sequence[MetadataRecord], into: Difference
+    ) -> Iterator[_Key]:
+        """Each once: in between it must not be opened, and then closed, by one difference."""
+        touched: dict[_Key, None] = {}
+        for record in records:
+            self._note(image(), record, into)
+            for key in self._touched(image(), record):
+                if key not in touched:
+                    touched[key] = None
+                    yield key
 
     def _touched(self, image: ClusterImage, record: MetadataRecord) -> Iterable[tuple[UUID, int]]:
         match record:
@@ -166,29 +201,33 @@ class Differences:
                 pass
 
     def _compare(
-        self, image: ClusterImage, touched: Iterable[tuple[UUID, int]], difference: Difference
+        self, image: Callable[[], ClusterImage], keys: Iterable[_Key], into: Difference
+    ) -> Iterator[None]:
+        for count, (topic_id, number) in enumerate(keys, 1):
+            self._compare_one(image(), topic_id, number, into)
+            if count % SLICE == 0:
+                yield
+
+    def _compare_one(
+        self, image: ClusterImage, topic_id: UUID, number: int, into: Difference
     ) -> None:
-        for topic_id, number in touched:
-            topic = image.topics_by_id.get(topic_id)
-            before = self._told.get(topic_id, {}).get(number)
-            now = None if topic is None else topic.partitions[number]
-            if now is None or self._node not in now.replicas:
-                if before is not None:
-                    name = TopicPartition(self._names[topic_id], number)
-                    difference.closed.append(
-                        Closed(name=name, topic_id=topic_id, is_deleted=topic is None)
-                    )
-                    self._forget(topic_id, number)
-                continue
-            assert topic is not None, "what it holds is of a topic"
-            replica = self._replica(topic, number, now)
-            if before is None:
-                difference.opened.append(replica)
-            elif (before.leader, before.epoch) != (now.leader, now.epoch):
-                difference.led.append(replica)
-            elif before != now:
-                difference.changed.append(replica)
-            self._remember(topic, number, now)
+        topic = image.topics_by_id.get(topic_id)
+        before = self._told.get(topic_id, {}).get(number)
+        now = None if topic is None else topic.partitions[number]
+        if now is None or self._node not in now.replicas:
+            if before is not None:
+                name = TopicPartition(self._names[topic_id], number)
+                into.closed.append(Closed(name=name, topic_id=topic_id, is_deleted=topic is None))
+                self._forget(topic_id, number)
+            return
+        assert topic is not None, "what it holds is of a topic"
+        if before is None:
+            into.opened.append(self._replica(topic, number, now))
+        elif (before.leader, before.epoch) != (now.leader, now.epoch):
+            into.led.append(self._replica(topic, number, now))
+        elif before != now:
+            into.changed.append(self._replica(topic, number, now))
+        self._remember(topic, number, now)
 
     def _replica(self, topic: TopicImage, number: int, now: PartitionImage) -> Replica:
         if now.leader == self._node:

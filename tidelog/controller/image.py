@@ -179,6 +179,8 @@ class ClusterImage:
         self.quorum_epoch: Epoch = 0
         self.quorum_leader: NodeId = NO_NODE
 
+        self.deleted: list[TopicImage] = []
+        """Topics that are no more; whoever applies records empties it once all have seen it."""
         self.places: dict[int, Place] = {}
         """Every partition, by its cluster id."""
         self.held: dict[NodeId, dict[int, Place]] = {}
@@ -265,6 +267,7 @@ class ClusterImage:
             case TopicDeleted():
                 topic = self.topics.pop(record.name)
                 del self.topics_by_id[topic.id]
+                self.deleted.append(topic)
                 for partition in topic.partitions:
                     del self.places[partition.cluster_id]
                     self.moving.pop(partition.cluster_id, None)
@@ -342,9 +345,13 @@ class ClusterImage:
         place = self.places[after.cluster_id]
         topic.partitions[number] = after
         topic.encoded = None
-        if before.leader != after.leader or before.replicas != after.replicas:
+        if before.replicas != after.replicas:
             self._unlink(before)
             self._link(after, place)
+        elif before.leader != after.leader:
+            # Who holds it is not touched: a large index to which all is added again is made anew.
+            _drop(self.led, before.leader, after.cluster_id)
+            self._link_leader(after, place)
         if after.is_moving:
             self.moving[after.cluster_id] = place
         else:
@@ -362,10 +369,16 @@ class ClusterImage:
         cluster_id, preferred = partition.cluster_id, partition.replicas[0]
         for node in partition.replicas:
             self.held.setdefault(node, {})[cluster_id] = place
-        self.led.setdefault(partition.leader, {})[cluster_id] = place
         self.preferred[preferred] = self.preferred.get(preferred, 0) + 1
-        if partition.leader != preferred:
+        self._link_leader(partition, place)
+
+    def _link_leader(self, partition: PartitionImage, place: Place) -> None:
+        cluster_id = partition.cluster_id
+        self.led.setdefault(partition.leader, {})[cluster_id] = place
+        if partition.leader != partition.replicas[0]:
             self.strayed[cluster_id] = place
+        else:
+            self.strayed.pop(cluster_id, None)
 
     def _unlink(self, partition: PartitionImage) -> None:
         cluster_id, preferred = partition.cluster_id, partition.replicas[0]

@@ -126,14 +126,14 @@ class ReplicaReports:
             if node not in replicas and said.on.get(cluster_id, applied) < applied:
                 said.forget(cluster_id)
 
-    def keep_only(self, known: Container[int], applied: Offset) -> None:
-        """Forget the partitions that are not `known`: their topics are deleted, below `applied`."""
-        for said in self._by_node.values():
-            for cluster_id in [i for i, on in said.on.items() if i not in known and on < applied]:
-                said.forget(cluster_id)
-        for cluster_id in [i for i in self.unsettled if i not in known]:
+    def forget(self, cluster_ids: Iterable[int], applied: Offset) -> None:
+        """These partitions are no more: their topic is deleted, by the log below `applied`."""
+        for cluster_id in cluster_ids:
+            for said in self._by_node.values():
+                if said.on.get(cluster_id, applied) < applied:
+                    said.forget(cluster_id)
             if not any(cluster_id in said.damaged for said in self._by_node.values()):
-                del self.unsettled[cluster_id]
+                self.unsettled.pop(cluster_id, None)
 
 
 class _Said:

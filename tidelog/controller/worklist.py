@@ -15,7 +15,7 @@ from typing import Final
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import PartitionChanged
 
-CHANGED: Final = 100
+CHANGED: Final = 50
 LOOKED_AT: Final = 1000
 
 

@@ -91,8 +91,8 @@ class Partition:
         "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
         "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
         "log", "me", "mending", "name", "noted_start", "on_changed", "on_full", "on_progress",
-        "on_reopened", "on_spent", "on_start_agreed", "path", "promised_start", "purges",
-        "topic_id",
+        "on_reopened", "on_spent", "on_start_agreed", "on_waits", "path", "promised_start",
+        "purges", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +142,8 @@ class Partition:
         """Called when this replica, as a leader, may append nothing more in its epoch."""
         self.on_full: Callable[[Partition], object] = _ignore
         """Called when the disk has no room for what this log should hold."""
+        self.on_waits: Callable[[Partition], None] = _ignore
+        """Called when somebody waits for this leader, whose time may be up one day."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
         """Called when this replica, as a leader, may let its log begin later."""
         self.noted_start = state.start
@@ -417,7 +419,7 @@ class Partition:
         leader, log = self._writing(acks=-1), self.log
         for header, batch in check_restored(memoryview(data), start=log.start, end=log.end):
             self._put(leader, batch, header, len(data))
-        return leader.wait_committed(log.end, waiter)
+        return self._wait(leader, -1, log.end, waiter)
 
     def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
         """Let `waiter` know when everything below `end` is committed; True if it is already.
@@ -426,7 +428,7 @@ class Partition:
         """
         if self.leading().high_watermark >= end:
             return True
-        return self._writing(acks=-1).wait_committed(end, waiter)
+        return self._wait(self._writing(acks=-1), -1, end, waiter)
 
     def _writing(self, acks: int) -> Leader:
         """The leader machine, if something may be appended now with these `acks`."""
@@ -471,13 +473,14 @@ class Partition:
                 raise NotLeader(leader=self.me) from None
             raise
 
-    @staticmethod
-    def _wait(leader: Leader, acks: int, end: Offset, waiter: Waiter) -> bool:
+    def _wait(self, leader: Leader, acks: int, end: Offset, waiter: Waiter) -> bool:
         if acks == 0:
             return True
-        if acks == 1:
-            return leader.wait_written(end, waiter)
-        return leader.wait_committed(end, waiter)
+        wait = leader.wait_written if acks == 1 else leader.wait_committed
+        is_done = wait(end, waiter)
+        if not is_done:
+            self.on_waits(self)
+        return is_done
 
     # Following.
 
@@ -552,6 +555,7 @@ class Partition:
         if leader.is_short:
             raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=leader.min_in_sync)
         self.want_start(start)
+        self.on_waits(self)
         return leader.wait_start(start, waiter)
 
     def follower_promises(
@@ -681,11 +685,14 @@ class Partition:
         if self.leader is not None:
             self._look_at_start(self.leader)
 
-    def expire_waits(self, now: float) -> None:
-        """Tell producers whose time is up."""
-        if self.leader is not None and self.leader.waiting:
-            for waiter in self.leader.expire(now):
-                waiter.settled(RequestTimedOut("not committed within the request's timeout"))
+    def expire_waits(self, now: float) -> bool:
+        """Tell producers whose time is up; whether others wait still."""
+        leader = self.leader
+        if leader is None or not leader.waiting:
+            return False
+        for waiter in leader.expire(now):
+            waiter.settled(RequestTimedOut("not committed within the request's timeout"))
+        return leader.waiting > 0
 
     def resign(self, error: BrokerError) -> None:
         """Stop serving: everyone who waits is told `error`."""

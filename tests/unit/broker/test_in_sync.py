@@ -141,7 +141,7 @@ def test_who_falls_behind_is_left_out_when_time_has_passed():
     async def story(stage):
         await asyncio.sleep(LAG + 1)
 
-        stage.proposals.look_at_all()
+        await stage.proposals.look_at_all()
         await asyncio.sleep(0.01)
 
         assert stage.metadata.known.in_sync == {1}
@@ -164,7 +164,7 @@ def test_sole_replicas_are_not_looked_at():
         alone.lead(EPOCH, (1,))
         await asyncio.sleep(LAG + 1)
 
-        stage.proposals.look_at_all()
+        await stage.proposals.look_at_all()
 
         assert list(stage.proposals._due) == [stage.partition]
 

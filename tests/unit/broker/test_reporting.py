@@ -122,6 +122,35 @@ def test_many_reports_are_spread_over_heartbeats(monkeypatch):
     assert [len(stage.tell()) for _ in range(3)] == [4, 2, 0]
 
 
+def test_a_heartbeat_looks_at_few_of_very_many_changed_replicas():
+    stage = Stage(5000)
+    for number in range(5000):
+        stage.reporting.mark(stage.held[number])
+    told, heartbeats = 0, 0
+
+    while told < 5000:
+        before = stage.looks
+        news = stage.reporting.news(VOTER)
+        assert stage.looks - before < 500
+        told += len(news)
+        heartbeats += 1
+        assert stage.reporting.acknowledged(VOTER, news) or told == 5000, "the rest follows at once"
+
+    assert heartbeats < 50
+    assert not stage.reporting.acknowledged(VOTER, {})
+
+
+def test_a_replica_that_changes_all_the_time_does_not_hurry_heartbeats():
+    stage = Stage(1)
+    stage.tell()
+
+    stage.grow(0, 11)
+    news = stage.reporting.news(VOTER)
+    stage.grow(0, 12)
+
+    assert not stage.reporting.acknowledged(VOTER, news), "the next one is soon enough"
+
+
 def test_an_idle_node_looks_at_few_of_its_replicas():
     stage = Stage(5000)
     while stage.tell():

@@ -1,8 +1,10 @@
 """What a follower of the quorum takes from its leader, and what it refuses."""
 
+import asyncio
+
 import pytest
 
-from tidelog.cluster.quorum import _check_fetched
+from tidelog.cluster.quorum import _checked
 from tidelog.controller.records import LeaderChanged, MetadataRecord, ProducerIdsGranted, encode
 from tidelog.errors import CorruptMessage
 from tidelog.model import Epoch, Offset
@@ -28,7 +30,9 @@ def answer(*batches: bytes, epoch: Epoch = 3, offset: Offset = 7) -> FetchAnswer
 
 
 def test_entries_up_to_the_epoch_of_the_answer_are_taken():
-    _check_fetched(answer(batch(7, 2, GRANTED), batch(8, 3, led(3)), batch(9, 3, GRANTED)))
+    found = answer(batch(7, 2, GRANTED), batch(8, 3, led(3)), batch(9, 3, GRANTED))
+
+    assert [f.entry.start for f in asyncio.run(_checked(found))] == [7, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -45,4 +49,4 @@ def test_entries_up_to_the_epoch_of_the_answer_are_taken():
 )
 def test_what_a_leader_of_that_epoch_cannot_hold_is_refused(batches):
     with pytest.raises(CorruptMessage):
-        _check_fetched(answer(*batches))
+        asyncio.run(_checked(answer(*batches)))

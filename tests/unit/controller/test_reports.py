@@ -31,7 +31,7 @@ def test_deleted_partitions_are_forgotten():
     reports = ReplicaReports()
     reports.take(1, 5, [ReplicaReport(7, 0, 10, 9), ReplicaReport(8, 0, 1, 1)], now=1.0)
 
-    reports.keep_only({8}, 1)
+    reports.forget([7], 1)
 
     assert reports.get(1, 7) is None
     assert reports.get(1, 8) is not None
@@ -78,7 +78,7 @@ def test_damage_of_deleted_topics_is_forgotten():
     reports = ReplicaReports()
     reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0)
 
-    reports.keep_only([], 1)
+    reports.forget([7], 1)
 
     assert (list(reports.damaged()), reports.unsettled) == ([], {})
 
@@ -107,7 +107,7 @@ def test_what_was_said_on_newer_metadata_is_kept_while_a_voter_applies_the_older
     reports.take(1, 5, [ReplicaReport(7, 0, 10, 9, True)], now=1.0, metadata_offset=12)
 
     reports.keep_replicas(7, [2, 3], 11)  # it held it no more, and has held it again since
-    reports.keep_only([], 12)  # something else was deleted before its topic was made
+    reports.forget([7], 12)  # of an earlier topic, before this one was made
 
     assert reports.said_in(5, 1, 7) == ReplicaReport(7, 0, 10, 9, True)
     assert (list(reports.damaged()), list(reports.unsettled)) == ([7], [7])
