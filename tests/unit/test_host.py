@@ -184,3 +184,17 @@ def test_a_signal_during_a_sync_of_everything_repeats_it(tmp_path, monkeypatch):
     SystemDisk().sync_everything(Path(tmp_path))
 
     assert answers == []
+
+
+def test_everything_is_synced_without_another_descriptor_once_it_was_synced(tmp_path, monkeypatch):
+    disk, path = SystemDisk(), Path(tmp_path)
+    disk.sync_everything(path)
+
+    def no_more(*args, **kwargs):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", no_more)
+
+    disk.sync_everything(path)
+    with pytest.raises(OSError, match="Too many open files"):
+        disk.sync_directory(path)

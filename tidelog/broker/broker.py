@@ -80,7 +80,7 @@ from tidelog.log.segment import (
     TIME_INDEX_SUFFIX,
     file_stem,
 )
-from tidelog.log.steps import is_full
+from tidelog.log.steps import is_short, shortage
 from tidelog.log.tail import TailBudget
 from tidelog.model import (
     INTERNAL_TOPICS,
@@ -509,13 +509,13 @@ class Broker:
             call(name)
 
     async def _change_disk(self, work: Callable[[], T]) -> T:
-        """Change files in a disk's thread. A full disk is refused, any other failure is fatal."""
+        """Change files in a disk's thread. What is short is refused, any other failure is fatal."""
         try:
             return await self.host.offload.run(work)
         except OSError as error:
-            if is_full(error):
+            if is_short(error):
                 self.room.ran_out()
-                raise StorageError(f"the disk is full ({error.strerror})") from error
+                raise StorageError(shortage(error)) from error
             self._on_fatal(error)
             raise
 
@@ -679,9 +679,7 @@ class Broker:
         # That lets go of what ended below; nobody asks a follower.
         await in_turns(partitions, lambda partition: partition.last_stable_offset)
         if self.room.is_full:
-            free = await self.host.offload.run(
-                partial(self.host.disk.free_bytes, self._directory.root)
-            )
+            free = await self._change_disk(self._directory.find_room)
             await in_turns(partitions, partial(Partition.retry_full_disk, free_bytes=free))
             if not any(partition.disk_full for partition in partitions):
                 self.room.has_again(free)
@@ -749,8 +747,8 @@ class Broker:
             while await self.cleaner.clean_due(await self._compacted()):
                 _log.debug("a log was compacted; others may be due")
         except OSError as error:
-            if is_full(error):
-                raise StorageError(f"the disk is full ({error.strerror})") from error
+            if is_short(error):
+                raise StorageError(shortage(error)) from error
             self._on_fatal(error)
             raise
 

@@ -1,4 +1,4 @@
-"""Whether this node's disk has room, for everybody who must know.
+"""Whether this node's disk has room, and files can be opened, for everybody who must know.
 
     state     trigger                                               next state
     --------  ----------------------------------------------------  ----------
@@ -29,7 +29,10 @@ class DiskRoom:
         """Something did not fit."""
         if not self.is_full:
             self.is_full = True
-            _log.error("the disk is full: other nodes lead what they can; free some space")
+            _log.error(
+                "the disk is full, or no more files can be opened: other nodes lead what they can; "
+                "free some space"
+            )
             self._on_change()
 
     def has_again(self, free_bytes: int) -> None:

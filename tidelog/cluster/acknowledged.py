@@ -27,7 +27,7 @@ from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.cluster.quorum_log import FULL_DISK_SECONDS
 from tidelog.host import Disk, Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
-from tidelog.log.steps import is_full
+from tidelog.log.steps import is_short
 from tidelog.model import Epoch, Offset
 from tidelog.raft.logview import UNKNOWN_END
 from tidelog.raft.messages import NOWHERE, Position
@@ -224,7 +224,7 @@ class Acknowledgements:
             try:
                 await self._host.offload.run(work)
             except OSError as error:
-                if not is_full(error):
+                if not is_short(error):
                     raise
                 await asyncio.sleep(FULL_DISK_SECONDS)
             else:

@@ -29,7 +29,7 @@ from tidelog.controller.snapshot import decode_snapshot
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
-from tidelog.log.steps import DiskFull, is_full
+from tidelog.log.steps import DiskFull, is_short, shortage
 from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
@@ -366,10 +366,10 @@ class Quorum:
             try:
                 await self._host.offload.run(partial(self._reserve.spend, write))
             except OSError as error:
-                if not is_full(error):
+                if not is_short(error):
                     raise
                 if self.refusal is None:
-                    self.refusal = f"the disk is full ({error.strerror}); free some space"
+                    self.refusal = f"{shortage(error)}; free some"
                     _log.error("the quorum must wait: %s", self.refusal)
                 await asyncio.sleep(FULL_DISK_SECONDS)
             else:
@@ -619,18 +619,22 @@ class Quorum:
         self._snapshot = snapshot
         if before is not None:
             await self.log.trim(before.end)
-            await self._host.offload.run(partial(self._snapshots.remove_before, before))
+            await self._try(partial(self._snapshots.remove_before, before), "older snapshots")
         self.post(SnapshotTaken(snapshot, self.log.log.start))
         return True
 
     async def _keep(self, write: Callable[[], None]) -> bool:
         """Write a snapshot's file; False if the disk has no room, and no reserve for it."""
+        return await self._try(partial(self._reserve.spend, write), "a snapshot")
+
+    async def _try(self, work: Callable[[], None], what: str) -> bool:
+        """Change files in a disk's thread; False if something is short: another time, then."""
         try:
-            await self._host.offload.run(partial(self._reserve.spend, write))
+            await self._host.offload.run(work)
         except OSError as error:
-            if not is_full(error):
+            if not is_short(error):
                 raise
-            _log.warning("a snapshot of the metadata waits until the disk has room: %s", error)
+            _log.warning("%s of the metadata must wait: %s", what, shortage(error))
             return False
         return True
 
@@ -641,12 +645,15 @@ class Quorum:
             self.spawn(self._send_piece(request, place))
 
     async def _send_piece(self, request: FetchSnapshot, place: Answer) -> None:
-        size, data = await self._host.offload.run(
-            partial(
-                self._snapshots.read, request.snapshot, max(request.position, 0),
-                _SNAPSHOT_PIECE_BYTES,
-            )
-        )  # fmt: skip
+        read = partial(
+            self._snapshots.read, request.snapshot, max(request.position, 0), _SNAPSHOT_PIECE_BYTES
+        )
+        try:
+            size, data = await self._host.offload.run(read)
+        except OSError as error:
+            if not is_short(error):
+                raise
+            size, data = 0, b""  # who asks tries again
         place.send(
             SnapshotPiece(epoch=self.raft.epoch, size=size, position=request.position, data=data)
         )

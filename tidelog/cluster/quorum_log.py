@@ -31,7 +31,7 @@ from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
-from tidelog.log.steps import DiskFull, is_full
+from tidelog.log.steps import DiskFull, is_short
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, remove_all
 from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, Epoch, Offset, TopicPartition
@@ -352,13 +352,24 @@ class QuorumLog:
             try:
                 self._directory.raise_start(METADATA_PARTITION, start)
             except OSError as error:
-                if not is_full(error):
+                if not is_short(error):
                     raise
                 _log.warning("the next checkpoint notes where the metadata log begins: %s", error)
 
-        async with self._directory.noting:
-            await self._host.offload.run(remove)
+        while not await self._remove(remove):
+            await self._wait()
         self.log.removed(gone)
+
+    async def _remove(self, work: Callable[[], None]) -> bool:
+        """Remove files by `work`; False if something is short, and it must be done again."""
+        async with self._directory.noting:
+            try:
+                await self._host.offload.run(work)
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                return False
+        return True
 
     def _empty(self, start: Offset) -> None:
         self._directory.lower_mark(METADATA_PARTITION, 0)
@@ -391,7 +402,7 @@ class QuorumLog:
             try:
                 state = await self._host.offload.run(partial(self._directory.reserve.spend, work))
             except OSError as error:
-                if not is_full(error):
+                if not is_short(error):
                     self._rounds.fail(error)  # half done: nothing may be called clean any more
                     raise
                 if not self._waits_for_room:

@@ -36,7 +36,7 @@ from tidelog.host import (
     replace_file,
 )
 from tidelog.log.reserve import Reserve
-from tidelog.log.steps import is_full
+from tidelog.log.steps import is_short
 from tidelog.model import Offset, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -133,9 +133,15 @@ class DataDirectory:
         if not self.was_clean:
             # Names and bytes that a killed process left in memory alone, and this directory's own.
             self.reserve.spend(self._relink_new)
-            self._disk.sync_everything(self.root)
+        # After a clean stop, too: from now on this needs no descriptor (`Rounds`).
+        self._disk.sync_everything(self.root)
         self._remove_leftovers()
         return identity
+
+    def find_room(self) -> int:
+        """How many bytes are free. OSError while no file can be opened, whatever is free."""
+        self._disk.list(self.root)
+        return self._disk.free_bytes(self.root)
 
     def _is_clean(self, marker: Path) -> bool:
         try:
@@ -148,7 +154,7 @@ class DataDirectory:
         try:
             replace_file(self._disk, marker, b"")
         except OSError as error:
-            if not is_full(error):
+            if not is_short(error):
                 raise
 
     def _relink_new(self) -> None:
@@ -269,7 +275,7 @@ class DataDirectory:
             try:
                 self._write_checkpoint(CUT_TAILS, self.cut_tails)
             except OSError as error:
-                if not is_full(error):
+                if not is_short(error):
                     raise
                 # A node must start for its disk to be emptied; the next checkpoint has it.
                 _log.warning("it cannot be noted yet that %s was cut: %s", partition, error)
@@ -401,7 +407,7 @@ class DataDirectory:
         try:
             self._set_aside(partitions)
         except OSError as error:
-            if not is_full(error):
+            if not is_short(error):
                 raise
             for partition in partitions:
                 self._empty(self.path(partition))

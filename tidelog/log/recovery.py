@@ -18,6 +18,7 @@ Rule 7: what was scanned contradicts a file beside it. The epoch checkpoint and 
         the disk before the log is handed out, since the log may grow past it again.
 """
 
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
@@ -228,14 +229,14 @@ def _scan_active(
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
-    rewrite_from = 0
+    rewrite_from, rewrite_base = 0, active.base
     for header, _ in walk(file, 0, size, base=active.base, check=True, has_gaps=has_gaps):
         if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
             break
         if not before.allows(header, state.start):
             break
         if header.next_offset <= max(durable_mark, before.synced_end):
-            rewrite_from = active.size + header.size
+            rewrite_from, rewrite_base = active.size + header.size, header.next_offset
         active.note(header, header.base_offset, interval_bytes)
         state.epochs.assign(header.leader_epoch, state.end)  # before a gap, as `Log.append` does
         state.end = header.next_offset
@@ -254,6 +255,22 @@ def _scan_active(
         chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))
         file.write(position, [chunk])
     file.datasync()
+    _check_again(file, active, rewrite_from, rewrite_base, has_gaps)
+
+
+def _check_again(file: File, active: Segment, position: int, base: Offset, has_gaps: bool) -> None:
+    """See that what was written again is what was checked.
+
+    An earlier sync may have failed. The kernel then calls pages clean that it never wrote, and may
+    drop them between two reads: the second one gets older bytes from the device. The next start
+    finds those, and cuts them.
+    """
+    for header, at in walk(file, position, active.size, base=base, check=True, has_gaps=has_gaps):
+        position = at + header.size
+    if position != active.size:
+        raise OSError(
+            errno.EIO, f"byte {position} has changed since it was read", str(active.path())
+        )
 
 
 def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:

@@ -18,7 +18,7 @@ from hashlib import shake_128
 from typing import Final, TypeVar
 
 from tidelog.host import Disk, Path
-from tidelog.log.steps import is_full
+from tidelog.log.steps import is_full, is_short
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Reserve:
                 file.truncate(self._held)  # of a piece that did not fit
                 file.close()
         except OSError as error:
-            if not is_full(error):
+            if not is_short(error):
                 raise
 
     def spend(self, work: Callable[[], T]) -> T:

@@ -9,19 +9,20 @@ Rule 2: a small write is synced by the same thread, if the sync lane is free, no
         write alone and nothing was left unsynced before: one hand-over less. A large one leaves
         the sync to the other lane, so that the next write can run beside it.
 Rule 3: a few dirty files are synced each, many by one sync of the whole file system.
-Rule 4: a failed sync, or a failed write that is not a full disk, is fatal. Nothing is retried.
+Rule 4: a failed sync, or a failed write where nothing was short, is fatal. Nothing is retried.
+Rule 5: a directory for which there is no descriptor is synced with the whole file system, of which
+        the disk keeps one since the node's start.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from tidelog.errors import StorageError
 from tidelog.host import File, Host, Lane, Path
 from tidelog.log.log import Log, WriteJob
-from tidelog.log.steps import DiskFull, Written
+from tidelog.log.steps import DiskFull, Written, is_short
 from tidelog.model import Offset
 
 SYNC_EACH_MAX: Final = 2
@@ -205,10 +206,19 @@ class Rounds:
             return
         for target in targets:
             if isinstance(target, Path):
-                with suppress(FileNotFoundError):  # its topic was deleted meanwhile
-                    self._host.disk.sync_directory(target)
+                self._sync_directory(target)
             else:
                 target.datasync()
+
+    def _sync_directory(self, path: Path) -> None:
+        try:
+            self._host.disk.sync_directory(path)
+        except FileNotFoundError:
+            pass  # its topic was deleted meanwhile
+        except OSError as error:
+            if not is_short(error):
+                raise
+            self._host.disk.sync_everything(self._root)
 
     # Back on the loop.
 

@@ -2,7 +2,8 @@
 
 Rule 1: the event loop makes steps and never waits for one; a disk's thread performs them in order.
 Rule 2: a failed write is undone before anyone hears of it: all of a step or nothing.
-Rule 3: a full disk (ENOSPC, EDQUOT) is the log's to bear; any other error is the node's end.
+Rule 3: what is short is the log's to bear: room (ENOSPC, EDQUOT), or descriptors (EMFILE, ENFILE).
+        Any other error is the node's end.
 """
 
 import errno
@@ -16,6 +17,7 @@ from tidelog.log.segment import SUFFIXES, Segment
 from tidelog.model import Offset
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_SHORT: Final = _FULL | {errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +74,34 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class DiskFull:
-    """Everything below `end` is in the files; the rest did not fit and was undone."""
+    """Everything below `end` is in the files; the rest was undone: something was short."""
 
     end: Offset
     error: OSError
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk had no room, rather than failed."""
+    """Whether the disk had no room."""
     return error.errno in _FULL
 
 
+def is_short(error: OSError) -> bool:
+    """Whether room or descriptors were short: the disk has lost nothing, and may be asked again."""
+    return error.errno in _SHORT
+
+
+def shortage(error: OSError) -> str:
+    """What is short, for who reads it."""
+    what = "the disk is full" if is_full(error) else "no more files can be opened"
+    return f"{what} ({error.strerror})"
+
+
 def rewrite(disk: Disk, path: Path, content: bytes) -> None:
-    """Replace a file that a start can do without; on a full disk, another time."""
+    """Replace a file that a start can do without; where something is short, another time."""
     try:
         replace_file(disk, path, content)
     except OSError as error:
-        if not is_full(error):
+        if not is_short(error):
             raise
 
 
@@ -111,7 +124,7 @@ def perform(
         try:
             spend(partial(_perform, disk, step))
         except OSError as error:
-            if is_full(error):
+            if is_short(error):
                 return DiskFull(end, error)
             raise
         if isinstance(step, Write):
@@ -152,6 +165,6 @@ def _write(disk: Disk, step: Write) -> None:
     try:
         file.write(step.position, step.buffers)
     except OSError as error:
-        if is_full(error):
+        if is_short(error):
             file.truncate(step.position)
         raise

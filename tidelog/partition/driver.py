@@ -68,7 +68,7 @@ from tidelog.records import (
 
 _log = logging.getLogger(__name__)
 
-_FULL = "the disk is full; free some space"
+_FULL = "the disk is full, or no more files can be opened; free some space"
 _NEW_LEADER_SECONDS = 5.0
 _UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
 """Who catches up syncs after this much: a sync of more would keep those of others waiting."""

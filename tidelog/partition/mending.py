@@ -4,7 +4,8 @@ Rule 1: while that goes on nobody leads or follows with the log (`quiet`), and n
         to its files.
 Rule 2: afterwards the log is what its files hold, and nothing else.
 Rule 3: who is cancelled meanwhile waits until it is so: a stop notes what the log says.
-Rule 4: what a full disk stops half-way leaves the log as its files are then, and is tried again.
+Rule 4: what stops half-way for want of room or descriptors leaves the log as its files are then,
+        and is tried again.
 Rule 5: what a cut leaves was synced by this process, as far as it told. If it cannot be read it is
         damaged: the replica leaves the in-sync sets before anything of it goes.
 """
@@ -13,14 +14,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from tidelog.host import Host, unbroken
 from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import Before, open_log
 from tidelog.log.rounds import Rounds
-from tidelog.log.steps import is_full
+from tidelog.log.steps import is_short, shortage
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, end_after_cut, note_producers, remove_all
 from tidelog.model import Offset
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.5
 
 
 class Mending:
@@ -134,11 +138,11 @@ class Mending:
         try:
             state = await self._host.offload.run(work)
         except OSError as error:
-            if not is_full(error):
+            if not is_short(error):
                 raise
-            _log.error("%s is not brought in line: the disk is full", partition.name)
+            _log.error("%s is not brought in line: %s", partition.name, shortage(error))
             partition.find_full()
-            state = await self._host.offload.run(look)
+            state = await self._open_again(look)
         partition.take_log(self._log(state))
 
     # A full disk.
@@ -155,7 +159,7 @@ class Mending:
             async with partition.files, self.changing:
                 await self._settle()
                 start, promised_end = partition.log.start, partition.log.promised_end
-                state = await self._host.offload.run(lambda: self._open(start, promised_end))
+                state = await self._open_again(partial(self._open, start, promised_end))
                 self._reopening = None
                 partition.take_log(self._log(state))
         except Exception as error:
@@ -163,6 +167,17 @@ class Mending:
                 fail(error)
         finally:
             self._reopening = None
+
+    async def _open_again(self, look: Callable[[], LogState]) -> LogState:
+        """Open the log as its files are; wait for as long as something is short."""
+        while True:
+            try:
+                return await self._host.offload.run(look)
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                _log.warning("%s is not opened yet: %s", self._partition.name, shortage(error))
+            await asyncio.sleep(_RETRY_SECONDS)
 
     # Together.
 

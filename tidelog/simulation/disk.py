@@ -18,9 +18,12 @@ Rule 4: faults strike the process that uses the disk. The world, which checks an
 | write_back           | the kernel flushes a random part on its own, as it may at any time        |
 | fail_writes          | a random part is written, then the error                                  |
 | fail_syncs           | the error; the dirty pages count as clean and are *not* durable, so the   |
-|                      | next sync "succeeds" and the crash after it loses them                    |
+|                      | next sync "succeeds" and the crash after it loses them; some leave memory |
+|                      | at once or later, and readers see the old bytes                           |
 | fail_reads           | the error; pages in memory (`read_cached`) still read well                |
 | fail_looks           | the error, of opening what is there, of sizes and of lists                |
+| interrupt            | EINTR from opening, reading, writing or syncing: nothing was done         |
+| descriptors_max      | EMFILE for one open file more, and for lists and syncs of directories     |
 | capacity_bytes       | what fits is written, then ENOSPC; may be changed at any time             |
 | names_need_room      | ENOSPC, too, for new and changed names while not a byte is free           |
 | flip_bit             | rot, in memory and on the device                                          |
@@ -29,9 +32,12 @@ Rule 4: faults strike the process that uses the disk. The world, which checks an
 | on_operation         | a hook before each operation may raise, or plant a fault for this one     |
 | die                  | every operation raises `SimulatedCrash` until `crash` or `kill`           |
 
-Simplified: a file uses as many bytes as it is long, holes too, and frees them when its name goes,
-even while it is open; names cost nothing, though a full disk may refuse them. A sync never says
-ENOSPC, by the protocol (`host.File.datasync`).
+A file without a name uses its bytes until the last who has it open closes it, or dies. It is closed
+when the last reference goes, too; the simulator's loop collects garbage at the same events in every
+run of a seed, so that one seed has one history.
+
+Simplified: a file uses as many bytes as it is long, holes too; names cost nothing, though a full
+disk may refuse them. A sync never says ENOSPC, by the protocol (`host.File.datasync`).
 """
 
 import errno
@@ -49,6 +55,7 @@ from tidelog.simulation.inode import Inode
 
 _ROOT = Path("/")
 _FREE_WITHOUT_LIMIT_BYTES = 1 << 50
+_EVICT_CHANCE = 0.2
 _HARMLESS = ("open", "read", "read_cached")  # all other operations change something
 
 
@@ -104,6 +111,8 @@ class SimulatedFile:
         self._path = path  # as it was opened; a rename does not change it
         self._incarnation = disk.incarnation
         self._unlocks = False
+        disk._opens[inode] = disk._opens.get(inode, 0) + 1
+        disk.open_files += 1
 
     def size(self) -> int:
         size = len(self._alive().cached)
@@ -113,7 +122,9 @@ class SimulatedFile:
     def read(self, position: int, size: int) -> bytes:
         inode = self._alive(position)
         self._disk._start("read", self._path)
+        self._disk._fail("interrupt", self._path)
         self._disk._fail("read", self._path)
+        self._disk._evict(inode)
         return bytes(inode.cached[position : position + size])
 
     def read_cached(self, position: int, size: int) -> bytes | None:
@@ -126,6 +137,9 @@ class SimulatedFile:
         return bytes(inode.cached[position : position + size])
 
     def read_device(self, position: int, size: int) -> bytes:
+        inode, disk = self._alive(position), self._disk
+        if inode.lost and not disk._is_spared:  # to the kernel they are clean, and it forgets them
+            inode.drop_lost(disk._random, disk._sector_bytes, position, position + size)
         return self.read(position, size)
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> None:
@@ -157,7 +171,15 @@ class SimulatedFile:
     def close(self) -> None:
         if self._unlocks and self._inode and self._inode.locked_in == self._incarnation:
             self._inode.locked_in = None
-        self._inode = None
+        self._let_go()
+
+    def __del__(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        inode, self._inode = self._inode, None
+        if inode is not None and self._incarnation == self._disk.incarnation:
+            self._disk._close(inode)
 
     def _alive(self, position: int = 0) -> Inode:
         assert position >= 0  # the system's pwritev would take -1 for a position of its own
@@ -192,6 +214,8 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.cache_miss = cache_miss
         self.names_need_room = False
+        self.descriptors_max: int | None = None
+        self.open_files = 0  # of the process that runs
         self.on_operation = on_operation
         self.on_crash: Callable[[], None] | None = None  # told when `crash_after` comes true
         self.counts: Counter[str] = Counter()
@@ -199,8 +223,12 @@ class SimulatedDisk:
         self._random = random
         self._sector_bytes = sector_bytes
         self._root = _Directory()
-        self._used_bytes = 0  # sum of the sizes of linked files
+        self._used_bytes = 0  # sum of the sizes of files that have a name or are open
         # Dictionaries for their order: a set of objects iterates by address.
+        self._opens: dict[Inode, int] = {}
+        self._unlinked: dict[Inode, None] = {}  # those that are open and have no name
+        self._roots: dict[Path, None] = {}  # synced whole by this process, which keeps them open
+        self._lost: dict[Inode, None] = {}
         self._unsynced: dict[Inode, None] = {}
         self._changes: dict[int, _Change] = {}
         self._changes_made = 0
@@ -231,11 +259,13 @@ class SimulatedDisk:
             if not create:
                 raise _error(errno.ENOENT, path)
             self._start("create", path)
+            self._take_descriptor(path)
             self._take_name(path)
             node = Inode()
             self._change([(directory, path.name, node)])
         else:
             self._start("open", path)
+            self._take_descriptor(path)
             self._fail("look", path)
         return SimulatedFile(self, node, path)
 
@@ -246,6 +276,7 @@ class SimulatedDisk:
             return False
 
     def list(self, path: Path) -> list[str]:
+        self._take_descriptor(path)
         self._fail("look", path)
         try:
             return sorted(self._directory(path).names)
@@ -304,6 +335,7 @@ class SimulatedDisk:
 
     def remove_tree(self, path: Path) -> None:
         directory = self._directory(path)
+        self._take_descriptor(path)
         for name, node in sorted(directory.names.items()):
             if isinstance(node, _Directory):
                 self.remove_tree(path / name)
@@ -315,11 +347,16 @@ class SimulatedDisk:
     def sync_directory(self, path: Path) -> None:
         directory = self._directory(path)
         self._start("sync_directory", path)
+        self._take_descriptor(path)
         self._sync([], directory.pending.values(), path)
 
     def sync_everything(self, path: Path) -> None:
         self._directory(path)
         self._start("sync_everything", path)
+        if path not in self._roots:
+            self._take_descriptor(path)
+            self._roots[path] = None
+            self.open_files += 1
         self._sync(self._unsynced, self._changes.values(), path)
 
     def free_bytes(self, path: Path) -> int:
@@ -356,6 +393,8 @@ class SimulatedDisk:
         self._unsynced.clear()
         self._changes.clear()
         self._used_bytes = 0
+        self._unlinked.clear()
+        self._lost.clear()
         self._forget_cache(self._root)
         self.kill()
 
@@ -364,6 +403,14 @@ class SimulatedDisk:
         self.incarnation += 1
         self._crashing = False
         self._crash_after = None
+        for inode in self._unlinked:
+            self._used_bytes -= len(inode.cached)
+        self._unlinked.clear()
+        self._opens.clear()
+        self._roots.clear()
+        self.open_files = 0
+        for inode in self._lost:  # nobody reads for a while, and others need the memory
+            inode.drop_lost(self._random, self._sector_bytes)
 
     def die(self) -> None:
         """Let nothing change any more: whoever unwinds now is dead. `crash` or `kill` follows."""
@@ -406,6 +453,10 @@ class SimulatedDisk:
         """Fail to open what is there, to tell a file's size, or to list a directory."""
         self._failures["look"] = _repeat(code, times)
 
+    def interrupt(self, *, times: int | None = None) -> None:
+        """Let the next opens, reads, writes and syncs do nothing but say EINTR."""
+        self._failures["interrupt"] = _repeat(errno.EINTR, times)
+
     def misdirect_next_write(self) -> None:
         """Let the next write land on other sectors of its file, or nowhere if it has no others."""
         self._misdirect = True
@@ -415,6 +466,7 @@ class SimulatedDisk:
         self._failures.clear()
         self._misdirect = False
         self.names_need_room = False
+        self.descriptors_max = None
 
     def flip_bit(self, path: Path, position: int, bit: int) -> None:
         """Rot one bit of a file, in memory and, if it got there, on the device."""
@@ -458,12 +510,35 @@ class SimulatedDisk:
             return False
         return self._random.random() < self.cache_miss
 
+    def _evict(self, inode: Inode) -> None:
+        """Others need memory: pages that are lost may leave it between any two reads."""
+        if inode.lost and not self._is_spared and self._random.random() < _EVICT_CHANCE:
+            inode.drop_lost(self._random, self._sector_bytes)
+
+    def _take_descriptor(self, path: Path) -> None:
+        if self._is_spared:
+            return
+        if self.descriptors_max is not None and self.open_files >= self.descriptors_max:
+            raise _error(errno.EMFILE, path)
+        self._fail("interrupt", path)
+
+    def _close(self, inode: Inode) -> None:
+        self.open_files -= 1
+        self._opens[inode] -= 1
+        if self._opens[inode] == 0:
+            del self._opens[inode]
+            if inode in self._unlinked:
+                del self._unlinked[inode]
+                self._used_bytes -= len(inode.cached)
+
     def _take_name(self, path: Path) -> None:
         if self.names_need_room and self._free_bytes() == 0:
             raise _error(errno.ENOSPC, path)
 
     def _write(self, inode: Inode, path: Path, position: int, data: Bytes) -> None:
         was_crashing = self._crashing
+        if not was_crashing:
+            self._fail("interrupt", path)
         try:
             self._start("write", path)
             self._fail("write", path)
@@ -494,7 +569,7 @@ class SimulatedDisk:
         return len(data)
 
     def _resize(self, inode: Inode, size: int) -> None:
-        if inode.linked:
+        if inode.linked or inode in self._unlinked:
             self._used_bytes += size - len(inode.cached)
         inode.resize(size)
         self._unsynced[inode] = None
@@ -506,13 +581,16 @@ class SimulatedDisk:
 
     def _sync(self, inodes: Iterable[Inode], changes: Iterable[_Change], path: Path) -> None:
         inodes, changes = [*inodes], [*changes]
+        self._fail("interrupt", path)
         try:
             self._fail("sync", path)
         except OSError:
             for change in changes:
                 change.lost = True
             for inode in inodes:
-                inode.call_clean()
+                inode.lose()
+                inode.drop_lost(self._random, self._sector_bytes)
+                self._lost[inode] = None
             raise
         else:
             self._commit(change for change in changes if not change.lost)
@@ -572,7 +650,10 @@ class SimulatedDisk:
                 after += gone.pending.values()  # files that moved out must be out first
             else:
                 gone.linked = False
-                self._used_bytes -= len(gone.cached)
+                if gone in self._opens:
+                    self._unlinked[gone] = None
+                else:
+                    self._used_bytes -= len(gone.cached)
         self._changes_made += 1
         change = _Change(self._changes_made, entries, after)
         self._changes[change.number] = change
@@ -605,6 +686,7 @@ class SimulatedDisk:
                 self._forget_cache(node)
             else:
                 node.cached = bytearray(node.durable)
+                node.lost.clear()
                 node.call_clean()
                 node.linked = True
                 self._used_bytes += len(node.cached)

@@ -1,10 +1,12 @@
 """One simulated file: what readers see, what the device holds, and where the two may differ.
 
-Rule: only `sync` makes bytes durable; `write_back` is the kernel doing some of it on its own.
+Rule 1: only `sync` makes bytes durable; `write_back` is the kernel doing some of it on its own.
+Rule 2: pages whose sync failed are called clean. So the kernel may drop them from memory at any
+        time, and from then on readers see the bytes that the device has had all along.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from tidelog.host import Bytes
@@ -19,14 +21,18 @@ class Inode:
 
     Invariant: `cached` and `durable` are equal outside of `dirty`, unless a sync failed.
     Invariant: `size_low` is the smallest size since the last sync, None if it never changed.
+    Invariant: `lost` is in memory alone, though nothing of it is `dirty`.
     """
 
-    __slots__ = ("cached", "dirty", "durable", "linked", "locked_in", "merge_at", "size_low")
+    __slots__ = (
+        "cached", "dirty", "durable", "linked", "locked_in", "lost", "merge_at", "size_low",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.cached = bytearray()
         self.durable = bytearray()
         self.dirty: list[_Range] = []
+        self.lost: list[_Range] = []  # a sync of it failed
         self.size_low: int | None = None
         self.merge_at = _MERGE_RANGES_MIN
         self.linked = True  # readers find a name for it
@@ -62,6 +68,33 @@ class Inode:
         self.dirty.clear()
         self.size_low = None
 
+    def lose(self) -> None:
+        """Fail to sync: what is dirty will be in memory alone, and only for as long as it stays."""
+        self.lost += _merged(self.dirty)
+        self.call_clean()
+
+    def drop_lost(
+        self, generator: random.Random, sector_bytes: int, start: int = 0, end: int | None = None
+    ) -> None:
+        """Let a random part of what is lost leave memory: all of what lies in a range, if one is
+        given. The size stays, as file systems keep it apart from the bytes."""
+        chance = 1.0 if end is not None else generator.choice((0.0, 0.5, 1.0))
+        kept: list[_Range] = []
+        for low, high in _merged(self.lost):
+            high = min(high, len(self.cached))
+            while low < high:
+                stop = min(high, (low // sector_bytes + 1) * sector_bytes)
+                if (
+                    stop <= start
+                    or (end is not None and low >= end)
+                    or generator.random() >= chance
+                ):
+                    kept.append((low, stop))
+                else:
+                    self.cached[low:stop] = self.durable[low:stop].ljust(stop - low, b"\0")
+                low = stop
+        self.lost = _merged(kept)
+
     def write_back(self, generator: random.Random, sector_bytes: int) -> None:
         """Let a random part of what is unsynced reach the device; it stays unsynced.
 
@@ -92,6 +125,8 @@ class Inode:
                 start = stop
 
     def _mark(self, start: int, end: int) -> None:
+        if self.lost:
+            self.lost = [*_without(self.lost, start, end)]
         if self.dirty and self.dirty[-1][0] <= start <= self.dirty[-1][1]:  # the usual append
             self.dirty[-1] = (self.dirty[-1][0], max(end, self.dirty[-1][1]))
             return
@@ -106,6 +141,15 @@ def _resize(content: bytearray, size: int) -> None:
         del content[size:]
     else:
         content.extend(bytes(size - len(content)))
+
+
+def _without(ranges: Iterable[_Range], start: int, end: int) -> Iterator[_Range]:
+    """The bytes of the ranges that are not in [start, end)."""
+    for low, high in ranges:
+        if low < min(high, start):
+            yield low, min(high, start)
+        if max(low, end) < high:
+            yield max(low, end), high
 
 
 def _merged(ranges: Iterable[_Range]) -> list[_Range]:

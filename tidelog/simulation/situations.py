@@ -19,6 +19,12 @@ from typing import Final, TypeAlias
 
 from tidelog.simulation import electing, layout, links, who_leads
 from tidelog.simulation.deletions import alter_retention, delete_records, situate_deletions
+from tidelog.simulation.descriptors import (
+    draw_few_descriptors,
+    draw_interrupts,
+    exhaust_descriptors,
+    interrupt_disk,
+)
 from tidelog.simulation.faults import DAMAGING, KINDS, Befall
 from tidelog.simulation.full_disks import (
     draw_failed_looks,
@@ -150,6 +156,14 @@ SITUATIONS: Final = (
     Situation(
         name="failed looks", stories=STORIES, chance=0.1, situate=draw_failed_looks,
         kinds={"fail_looks": fail_looks},
+    ),
+    Situation(
+        name="few descriptors", stories=STORIES, chance=0.15, situate=draw_few_descriptors,
+        kinds={"exhaust_descriptors": exhaust_descriptors},
+    ),
+    Situation(
+        name="interrupts", stories=STORIES, chance=0.1, situate=draw_interrupts,
+        kinds={"interrupt_disk": interrupt_disk},
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),

@@ -57,6 +57,7 @@ Place: TypeAlias = int | str
 _NEVER: Final = 1 << 62
 _WHOLE_SWEEP_EVERY: Final = 16
 UNEXPECTED_ERROR: Final = "no unexpected error"
+DESCRIPTORS: Final = "want of descriptors ends no node"
 
 
 class Violation(AssertionError):
@@ -363,9 +364,7 @@ class World:
             node = machine.node = self._factory(host, machine.number)
             failure: asyncio.Future[Any] | None = getattr(node, "failure", None)
             if failure is not None:
-                failure.add_done_callback(
-                    lambda done: self._exit(machine, process, f"gives up: {done.result()}")
-                )
+                failure.add_done_callback(partial(self._failed, machine, process))
             wanted: asyncio.Future[None] | None = getattr(node, "stop_wanted", None)
             if wanted is not None and self.honours_stops:
                 wanted.add_done_callback(lambda _: self._in_world(self.stop, machine.number))
@@ -377,6 +376,12 @@ class World:
         else:
             self.trace.note(machine.name, "is up")
             machine.is_up = True
+
+    def _failed(self, machine: Machine, process: Process, done: "asyncio.Future[Any]") -> None:
+        error = done.result()
+        if isinstance(error, OSError) and error.errno == errno.EMFILE and machine.is_up:
+            self.find(DESCRIPTORS, f"{machine.name}: {error}")
+        self._exit(machine, process, f"gives up: {error}")
 
     async def _stop(self, machine: Machine, process: Process) -> None:
         try:

@@ -66,6 +66,18 @@ def test_an_error_other_than_a_full_disk_costs_nothing_of_the_reserve(disk):
     assert reserve.is_whole
 
 
+def test_want_of_descriptors_costs_nothing_of_the_reserve(disk):
+    reserve = Reserve(disk, ROOT, SIZE)
+    reserve.fill()
+    disk.descriptors_max = disk.open_files
+
+    with pytest.raises(OSError) as refused:
+        reserve.spend(lambda: replace_file(disk, ROOT / "note", b"kept"))
+
+    assert refused.value.errno == errno.EMFILE
+    assert reserve.is_whole
+
+
 def test_what_was_spent_is_taken_again_once_there_is_room(disk):
     reserve = Reserve(disk, ROOT, SIZE)
     reserve.fill()

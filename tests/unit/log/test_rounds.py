@@ -558,6 +558,48 @@ def test_a_full_disk_is_the_logs_own_to_bear():
     run(main)
 
 
+def test_want_of_descriptors_is_the_logs_own_to_bear():
+    async def main() -> None:
+        bench = Bench()
+        poor, rich = bench.owner("tide-0"), bench.owner("tide-1")
+        for owner in (poor, rich):
+            bench.append(owner)
+        await bench.hands.work_off()
+        bench.disk.descriptors_max = bench.disk.open_files
+
+        poor.log.roll()
+        bench.append(poor)
+        bench.append(rich)
+        await bench.hands.work_off()
+
+        assert bench.fatal == []
+        assert poor.full is not None
+        assert (poor.full.end, poor.full.error.errno) == (1, errno.EMFILE)
+        assert rich.full is None and rich.told[-1] == ("synced", 2)
+
+    run(main)
+
+
+def test_a_directory_that_cannot_be_opened_is_synced_with_everything():
+    async def main() -> None:
+        bench = Bench()
+        owner = bench.owner()
+        bench.disk.sync_everything(ROOT)
+        bench.append(owner)
+        await asyncio.sleep(0)
+        bench.hands.do()()  # it is written, and its name is not durable
+
+        bench.disk.descriptors_max = bench.disk.open_files
+        await bench.hands.work_off()
+
+        assert (bench.fatal, owner.told[-1]) == ([], ("synced", 1))
+        bench.disk.crash()
+        bench.disk.heal()
+        assert bench.disk.list(ROOT / "tide-0")
+
+    run(main)
+
+
 def test_what_was_appended_meanwhile_is_not_written_behind_the_hole():
     async def main() -> None:
         bench = Bench()

@@ -12,6 +12,7 @@ from tidelog.errors import StorageError
 from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Offset
+from tidelog.partition import mending
 from tidelog.partition.follower import BeginAnew
 from tidelog.records import Record, encode_batch, read_header, stamp
 
@@ -317,6 +318,36 @@ def test_a_full_disk_in_the_middle_of_a_cut_leaves_what_the_files_hold():
             stage.fetch(1)
         partition.retry_full_disk(1 << 30)
         await finish(partition.mending.cut(3, stage.note), stage.hands)
+        assert partition.log.end == 3
+
+    follow(story)
+
+
+def test_a_cut_without_descriptors_waits_until_the_log_can_be_opened(monkeypatch):
+    monkeypatch.setattr(mending, "_RETRY_SECONDS", 0)
+
+    async def story(stage: Follower) -> None:
+        partition, disk, hands = stage.partition, stage.disk, stage.hands
+        stage.fetch(5)
+        await stage.settle()
+        disk.descriptors_max = 0
+
+        cutting = asyncio.get_running_loop().create_task(partition.mending.cut(3, stage.note))
+        while not partition.disk_full:
+            await asyncio.sleep(0)
+            while hands.waiting and not partition.disk_full:
+                await hands.work()
+        for _ in range(5):
+            await hands.work()
+        assert not cutting.done()
+        disk.descriptors_max = None
+        while not cutting.done():
+            await hands.work_off()
+
+        await cutting
+        assert partition.log.end == 5, "nothing was cut"
+        partition.retry_full_disk(1 << 30)
+        await finish(partition.mending.cut(3, stage.note), hands)
         assert partition.log.end == 3
 
     follow(story)
