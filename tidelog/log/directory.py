@@ -6,13 +6,14 @@ Rule 2: the clean-stop marker is removed, durably, before anything else is touch
         a start that came to nothing, no later one would bring it about, and a power loss would
         bring the marker back. So a start that finds none writes one that says nothing, first.
 Rule 3: a partition's directory is served only if its topic id is the one the cluster knows.
+Rule 4: a checkpoint that has rotted is not believed; of what nothing else tells there are two.
 
 Names and formats are Kafka's, so that its tools read the directory.
 """
 
 # meta.properties    := "version=1\n", "cluster.id=", id, "\nnode.id=", n, "\ndirectory.id=", id
 # partition.metadata := "version: 0\ntopic_id: ", id, "\n"
-# *-checkpoint       := "0\n", count, "\n", (topic, " ", partition, " ", offset, "\n")*
+# *-checkpoint       := see `checkpoints`
 # id                 := 16 bytes in URL-safe base64 without padding
 
 import asyncio
@@ -35,6 +36,8 @@ from tidelog.host import (
     relink,
     replace_file,
 )
+from tidelog.log import checkpoints
+from tidelog.log.checkpoints import COPY_SUFFIX, CheckpointDamaged
 from tidelog.log.reserve import Reserve
 from tidelog.log.steps import is_short
 from tidelog.model import Offset, TopicPartition
@@ -51,6 +54,9 @@ PURGED: Final = "purged-offset-checkpoint"
 PROMISED_STARTS: Final = "promised-start-checkpoint"
 CUT_TAILS: Final = "cut-tail-checkpoint"
 FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
+_KEPT_TWICE: Final = frozenset((LOG_STARTS, PURGED, PROMISED_STARTS, CUT_TAILS))
+"""What no log tells. Of the others a start can do without: they narrow what is scanned or cleaned,
+and what counts as damage."""
 PARTITION_METADATA: Final = "partition.metadata"
 DELETED_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -230,32 +236,42 @@ class DataDirectory:
     # Checkpoints.
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
-        """The offsets in a checkpoint file; none if there is no such file, or it is unusable."""
+        """The offsets in a checkpoint file; none if there is no such file, or it is unusable.
+
+        Of one that is kept twice the copy is taken then, and both are written again.
+        """
+        found = self._read_checkpoint(name)
+        if name not in _KEPT_TWICE:
+            return found or {}
+        copy = self._read_checkpoint(name + COPY_SUFFIX)
+        known = copy if found is None else found
+        if known is not None and found != copy:
+            with self._checkpoints:
+                try:
+                    self._write_checkpoint(name, known)
+                except OSError as error:
+                    if not is_short(error):
+                        raise
+        return known or {}
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset] | None:
         try:
-            version, _, *lines = read_file(self._disk, self.root / name).decode().splitlines()
-            if version != "0":
-                raise ValueError(f"version {version}")
-            entries = (line.rsplit(" ", 2) for line in lines)
-            found = {TopicPartition(t, int(p)): int(offset) for t, p, offset in entries}
-            if not all(0 <= offset < 2**63 for offset in found.values()):
-                raise ValueError("an offset that cannot be")
-            return found
+            return checkpoints.decode(read_file(self._disk, self.root / name))
         except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            # It only narrows what is scanned and what counts as damage.
-            _log.warning("%s is unusable and ignored (%s)", self.root / name, error)
-            return {}
+            return None
+        except CheckpointDamaged as error:
+            _log.warning("%s is damaged and ignored (%s)", self.root / name, error)
+            return None
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         with self._checkpoints:
             self._write_checkpoint(name, offsets)
 
     def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()]
-        content = "\n".join(["0", str(len(lines)), *lines, ""])
-        write = partial(replace_file, self._disk, self.root / name, content.encode())
-        self.reserve.spend(write)
+        content = checkpoints.encode(offsets)
+        names = (name, name + COPY_SUFFIX) if name in _KEPT_TWICE else (name,)
+        for each in names:
+            self.reserve.spend(partial(replace_file, self._disk, self.root / each, content))
 
     def lower_mark(self, partition: TopicPartition, mark: Offset) -> None:
         """Note, durably, that what lies past `mark` is no longer promised: it will be cut.

@@ -5,13 +5,14 @@ Rule 1: epochs and their start offsets both rise; an entry is made when an epoch
 Rule 2: followers reconcile by this history alone, never by a watermark (KIP-101, KIP-279).
 """
 
-# leader-epoch-checkpoint := "0\n", count, "\n", (epoch, " ", start offset, "\n")*     (ASCII)
+# leader-epoch-checkpoint := see `checkpoints`
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
 from tidelog.errors import TidelogError
+from tidelog.log.checkpoints import CheckpointDamaged, decode_lines, encode_lines
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, Offset
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
@@ -104,23 +105,17 @@ class EpochHistory:
         return changed
 
     def encode(self) -> bytes:
-        lines = ["0", str(len(self._entries)), *(f"{e} {o}" for e, o in self._entries), ""]
-        return "\n".join(lines).encode()
+        return encode_lines(f"{epoch} {start}" for epoch, start in self._entries)
 
     @classmethod
     def decode(cls, data: bytes) -> "EpochHistory":
         try:
-            version, count, *lines = data.decode("ascii").split("\n")
-            entries = [
-                (int(epoch), int(offset))
-                for epoch, offset in (line.split(" ") for line in lines if line)
-            ]
-            # Without its last newline an offset may lack digits.
-            whole = version == "0" and len(entries) == int(count) and data.endswith(b"\n")
-        except (ValueError, UnicodeDecodeError) as error:
+            lines = decode_lines(data)
+            entries = [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
+        except (ValueError, CheckpointDamaged) as error:
             raise EpochsDamaged(f"not a leader epoch checkpoint: {error}") from error
         rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(entries))
         possible = all(0 <= e < EPOCH_MAX and 0 <= o <= OFFSET_MAX for e, o in entries)
-        if not (whole and rising and possible):
-            raise EpochsDamaged("the leader epoch checkpoint is cut off or does not rise")
+        if not (rising and possible):
+            raise EpochsDamaged("the leader epoch checkpoint does not rise")
         return cls(entries)

@@ -42,6 +42,14 @@ from tidelog.simulation.questions import draw_questions, question
 from tidelog.simulation.rot import ROT, rot_sealed, rotting
 from tidelog.simulation.rot import STORIES as ROT_STORIES
 from tidelog.simulation.rot_indexes import ROT_INDEXES, rot_indexes, rotting_indexes
+from tidelog.simulation.rot_notes import (
+    ROT_NOTES,
+    ROT_VIEWS,
+    rot_notes,
+    rot_views,
+    rotting_notes,
+    rotting_views,
+)
 from tidelog.simulation.stories import CLUSTERS, STORIES, WITH_REPLICAS
 from tidelog.simulation.upkeep import drain, draw_upkeep, roll, shut_down
 from tidelog.simulation.world import World
@@ -140,6 +148,14 @@ SITUATIONS: Final = (
     Situation(
         name="rot_indexes", stories=STORIES, chance=0.2, situate=rotting_indexes,
         kinds={ROT_INDEXES: rot_indexes},
+    ),
+    Situation(
+        name="rot_notes", stories=STORIES, chance=0.2, situate=rotting_notes,
+        kinds={ROT_NOTES: rot_notes},
+    ),
+    Situation(
+        name="rot_views", stories=("kv",), chance=0.3, situate=rotting_views,
+        kinds={ROT_VIEWS: rot_views},
     ),
     Situation(
         name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,

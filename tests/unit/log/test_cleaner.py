@@ -20,6 +20,7 @@ from tests.support.compaction import (
 )
 from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
+from tidelog.log.checkpoints import decode
 from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.epochs import OFFSET_MAX
@@ -268,13 +269,13 @@ def test_what_was_compacted_is_not_read_from_memory_any_more():
     assert log.log.tail.start == 6, "what was not compacted is still there"
 
 
-def test_cleaner_notes_the_first_dirty_offset_in_the_format_of_kafka():
+def test_cleaner_notes_the_first_dirty_offset():
     log = dirty_log()
     node = Node(log)
 
     asyncio.run(node.clean())
 
-    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n1\ntopic 0 6\n"
+    assert decode(read_file(log.disk, ROOT / FIRST_DIRTY)) == {NAME: 6}
     assert node.cleaner.first_dirty(NAME) == 6
 
 
@@ -351,7 +352,7 @@ def test_deleted_partition_leaves_nothing_to_its_namesake():
     asyncio.run(node.cleaner.clean_due([]))
 
     assert node.cleaner.first_dirty(NAME) is None
-    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n0\n"
+    assert decode(read_file(log.disk, ROOT / FIRST_DIRTY)) == {}
 
 
 def test_what_was_clean_before_a_cut_is_forgotten_durably():
@@ -362,7 +363,7 @@ def test_what_was_clean_before_a_cut_is_forgotten_durably():
     node.cleaner.unnote(NAME)
 
     log.disk.crash()
-    assert read_file(log.disk, ROOT / FIRST_DIRTY) == b"0\n0\n"
+    assert decode(read_file(log.disk, ROOT / FIRST_DIRTY)) == {}
 
 
 def test_a_log_that_was_never_cleaned_is_cut_without_a_note():

@@ -4,15 +4,20 @@ from pathlib import Path as SystemPath
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from tidelog.host import Path, SystemDisk, read_file, system_host
+from tidelog.log.checkpoints import COPY_SUFFIX
 from tidelog.log.directory import (
     CLEAN_MARKER,
+    CUT_TAILS,
     DURABLE_MARKS,
     FIRST_DIRTY,
     LOG_STARTS,
     META,
     PARTITION_METADATA,
+    PROMISED_STARTS,
+    PURGED,
     WATERMARKS,
     DataDirectory,
     DirectoryRefused,
@@ -177,14 +182,15 @@ def test_a_full_disk_keeps_no_directory_from_being_opened():
 
 
 @pytest.mark.parametrize("name", [DURABLE_MARKS, LOG_STARTS, WATERMARKS])
-def test_a_checkpoint_has_kafkas_format_and_is_read_at_the_next_start(name):
+def test_a_checkpoint_ends_with_its_checksum_and_is_read_at_the_next_start(name):
     disk = new_disk()
     found = opened(disk)
 
     found.write_checkpoint(name, {TIDE: 5, EBB: 2**40})
     disk.kill()
 
-    assert read_file(disk, ROOT / name) == b"0\n2\ntide 0 5\nebb 12 1099511627776\n"
+    content = b"1\n2\ntide 0 5\nebb 12 1099511627776\n"
+    assert read_file(disk, ROOT / name) == content + b"crc32c %08x\n" % crc32c(content)
     again = opened(disk)
     read = {
         DURABLE_MARKS: again.durable_marks,
@@ -247,7 +253,43 @@ def test_an_unusable_checkpoint_is_ignored(content, caplog):
     put(disk, ROOT / DURABLE_MARKS, content)
 
     assert opened(disk).durable_marks == {}
-    assert "unusable" in caplog.text
+    assert "damaged" in caplog.text
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read():
+    disk = new_disk()
+    put(disk, ROOT / DURABLE_MARKS, b"0\n1\ntide 0 5\n")
+
+    assert opened(disk).durable_marks == {TIDE: 5}
+
+
+@pytest.mark.parametrize("name", [LOG_STARTS, PROMISED_STARTS, PURGED, CUT_TAILS])
+@pytest.mark.parametrize("suffix", ["", COPY_SUFFIX])
+def test_no_flipped_bit_of_what_only_a_checkpoint_tells_is_believed_or_loses_it(name, suffix):
+    disk = new_disk()
+    opened(disk).write_checkpoint(name, {TIDE: 5, EBB: 12})
+    disk.kill()
+    path = ROOT / (name + suffix)
+    whole = read_file(disk, path)
+
+    for bit in range(0, 8 * len(whole), 3):
+        disk.flip_bit(path, bit // 8, bit % 8)
+        found = opened(disk)
+        assert found.read_checkpoint(name) == {TIDE: 5, EBB: 12}
+        assert read_file(disk, path) == whole, "it was written again"
+        disk.kill()
+
+
+def test_no_flipped_bit_of_any_other_checkpoint_is_believed():
+    disk = new_disk()
+    opened(disk).write_checkpoint(DURABLE_MARKS, {TIDE: 5, EBB: 12})
+    disk.kill()
+
+    for bit in range(8 * len(read_file(disk, ROOT / DURABLE_MARKS))):
+        disk.flip_bit(ROOT / DURABLE_MARKS, bit // 8, bit % 8)
+        assert opened(disk).durable_marks == {}
+        disk.kill()
+        disk.flip_bit(ROOT / DURABLE_MARKS, bit // 8, bit % 8)
 
 
 def test_checkpoints_written_at_once_by_several_threads_stay_whole(tmp_path: SystemPath):

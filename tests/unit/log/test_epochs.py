@@ -1,4 +1,5 @@
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,9 +142,26 @@ def test_cutting_the_start_keeps_the_epoch_of_the_first_record_left(start, left)
     assert list(history) == left
 
 
-def test_the_file_has_kafkas_format():
-    assert EpochHistory([(0, 0), (12, 345)]).encode() == b"0\n2\n0 0\n12 345\n"
-    assert EpochHistory().encode() == b"0\n0\n"
+def test_the_file_ends_with_its_checksum():
+    for history, lines in (
+        (EpochHistory([(0, 0), (12, 345)]), b"1\n2\n0 0\n12 345\n"),
+        (EpochHistory(), b"1\n0\n"),
+    ):
+        assert history.encode() == lines + b"crc32c %08x\n" % crc32c(lines)
+
+
+def test_a_file_of_an_earlier_release_is_read():
+    assert list(EpochHistory.decode(b"0\n2\n0 0\n12 345\n")) == [(0, 0), (12, 345)]
+
+
+def test_no_flipped_bit_is_believed():
+    data = EpochHistory([(0, 0), (12, 345)]).encode()
+
+    for bit in range(8 * len(data)):
+        rotten = bytearray(data)
+        rotten[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(EpochsDamaged):
+            EpochHistory.decode(bytes(rotten))
 
 
 @settings(max_examples=50)

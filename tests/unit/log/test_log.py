@@ -140,7 +140,8 @@ def test_a_sealed_segment_has_kafkas_files_beside_it():
     assert index == (1).to_bytes(4, "big") + size.to_bytes(4, "big")
     times = read_file(rig.disk, DIRECTORY / "00000000000000000000.timeindex")
     assert times == (3000).to_bytes(8, "big") + (1).to_bytes(4, "big")
-    assert read_file(rig.disk, DIRECTORY / "leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+    noted = read_file(rig.disk, DIRECTORY / "leader-epoch-checkpoint")
+    assert list(EpochHistory.decode(noted)) == [(0, 0)]
 
 
 def test_everything_before_a_new_segment_is_durable_before_it_is_made():

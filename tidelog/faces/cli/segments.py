@@ -21,6 +21,7 @@ from typing import BinaryIO, Final
 from crc32c import crc32c
 
 from tidelog.errors import TidelogError
+from tidelog.log.checkpoints import CheckpointDamaged, decode, decode_lines
 from tidelog.log.directory import DURABLE_MARKS, PARTITION_METADATA, decode_id
 from tidelog.log.epochs import FILE_NAME as EPOCHS
 from tidelog.model import NO_OFFSET, Offset
@@ -383,14 +384,11 @@ def _verify_time_index(file: Path, base: Offset, end: Offset) -> list[Problem]:
 
 
 def _verify_epochs(file: Path, end: Offset) -> list[Problem]:
-    """leader-epoch-checkpoint := "0", count, (epoch, start offset)*, one of each per line."""
+    """leader-epoch-checkpoint: see `tidelog.log.checkpoints`."""
     message = None
     try:
-        version, count, *lines = file.read_text("ascii").splitlines()
-        pairs = [tuple(map(int, line.split())) for line in lines]
-        if version != "0" or int(count) != len(pairs):
-            message = "it is cut off"
-        elif any(len(pair) != 2 for pair in pairs) or any(
+        pairs = [tuple(map(int, line.split())) for line in decode_lines(file.read_bytes())]
+        if any(len(pair) != 2 for pair in pairs) or any(
             a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(pairs)
         ):
             message = "the epochs do not rise"
@@ -398,7 +396,7 @@ def _verify_epochs(file: Path, end: Offset) -> list[Problem]:
             message = f"epoch {pairs[-1][0]} begins at {pairs[-1][1]}, behind the log's end {end}"
     except FileNotFoundError:
         return []
-    except ValueError as error:
+    except (ValueError, CheckpointDamaged) as error:
         message = f"it is no checkpoint: {error}"
     if message is None:
         return []
@@ -433,11 +431,10 @@ def _entries(file: Path, entry: struct.Struct) -> Iterator[tuple[int, int]]:
 def _durable_marks(root: Path) -> dict[str, Offset]:
     """How far each partition is known to be on disk: {} if nobody noted it."""
     try:
-        _, _, *lines = (root / DURABLE_MARKS).read_text("ascii").splitlines()
-        entries = (line.rsplit(" ", 2) for line in lines)
-        return {f"{topic}-{number}": int(offset) for topic, number, offset in entries}
-    except (OSError, ValueError):
+        found = decode((root / DURABLE_MARKS).read_bytes())
+    except (OSError, CheckpointDamaged):
         return {}
+    return {str(partition): offset for partition, offset in found.items()}
 
 
 def _corrupt(segment: Path, position: int, message: str) -> Problem:
