@@ -37,6 +37,7 @@ BROKERS: Final = "brokers"
 CONFIGS: Final = "configs"
 CREATED: Final = "created topics and partitions"
 DELETED: Final = "deleted topics"
+ELIGIBLE: Final = "those who are eligible though they left an in-sync set"
 PRODUCER_IDS: Final = "producer ids"
 
 REMEMBERED_MAX: Final = 1000
@@ -48,7 +49,8 @@ def touched(record: MetadataRecord) -> frozenset[Thing] | None:
     """What the record changes; None: everything."""
     match record:
         case PartitionChanged():
-            return frozenset({(record.topic, record.partition)})
+            partition: Thing = (record.topic, record.partition)
+            return frozenset({partition, ELIGIBLE} if record.state.eligible else {partition})
         case TopicCreated() | PartitionsAdded():
             return frozenset({CREATED})
         case TopicDeleted():
@@ -79,7 +81,8 @@ def looked_at(records: Sequence[MetadataRecord]) -> frozenset[Thing] | None:
             case TopicDeleted():
                 things |= {CREATED, DELETED, CONFIGS}
             case TopicConfigChanged() | NodeConfigChanged():
-                things |= {CREATED, DELETED, BROKERS, CONFIGS}
+                # Where fewer suffice nobody stays eligible; no record says that nobody was.
+                things |= {CREATED, DELETED, BROKERS, CONFIGS, ELIGIBLE}
             case ProducerIdsGranted():
                 things.add(PRODUCER_IDS)
             case _:

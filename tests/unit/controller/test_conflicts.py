@@ -2,11 +2,17 @@
 
 import pytest
 
-from tidelog.controller import conflicts
+from tests.unit.controller.histories import cluster, image_after, partition_in, the_place
+from tidelog.config import TopicConfig
+from tidelog.controller import conflicts, membership
 from tidelog.controller.conflicts import RecentCommits, looked_at, touched
+from tidelog.controller.decisions import change_topic_config, eligible_after
+from tidelog.controller.elections import Electorate, min_in_sync
+from tidelog.controller.in_sync import WantedInSync, change_in_sync
 from tidelog.controller.records import (
     BrokerFenced,
     BrokerUnregistered,
+    MetadataRecord,
     NodeConfigChanged,
     NodeRegistered,
     PartitionChanged,
@@ -17,6 +23,7 @@ from tidelog.controller.records import (
     TopicCreated,
     TopicDeleted,
 )
+from tidelog.controller.reports import ReplicaReports
 
 A, B = "6a7bf8e2-0000-4000-8000-00000000000a", "6a7bf8e2-0000-4000-8000-00000000000b"
 
@@ -105,3 +112,51 @@ def test_a_commit_of_very_many_partitions_touches_everything(monkeypatch):
     recent.add([PartitionChanged(topic=B, partition=n, state=state(n)) for n in range(9)], 9)
 
     assert not recent.stands([A0], based_on=0)
+
+
+@pytest.mark.parametrize("settings", [SET, NODE_SET], ids=lambda r: type(r).__name__)
+def test_settings_stand_when_an_in_sync_set_changes_unless_that_makes_somebody_eligible(settings):
+    left = PartitionChanged(
+        topic=A, partition=0, state=PartitionState(1, (1, 2), (1,), 1, 3, eligible=(2,))
+    )
+
+    assert stands(settings, A0)
+    assert not stands(settings, left)
+
+
+def test_fewer_suffice_for_no_set_that_somebody_has_just_left_and_could_still_lead():
+    """Whoever was eligible by an older setting would be elected, and lack what was committed."""
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2], [1, 2], 1))
+    image.apply(TopicConfigChanged(topic="t", config={"min.insync.replicas": "2"}))
+    electorate = Electorate.of(image, ReplicaReports(), min_in_sync())
+
+    # Decided at a distant node: one shall suffice. Nobody is eligible, as far as it knows.
+    changed = change_topic_config(
+        image, name="t", config={"min.insync.replicas": "1"}, defaults=TopicConfig()
+    )
+    proposed: list[MetadataRecord] = [changed, *eligible_after(image, changed, TopicConfig())]
+    # Meanwhile the leader drops its follower, which stays eligible: two are needed.
+    place = the_place(image)
+    dropped = change_in_sync(
+        image,
+        WantedInSync(
+            topic_id=place.topic.id, partition=0, leader=1, broker_epoch=1,
+            epoch=place.partition.epoch, partition_epoch=place.partition.partition_epoch,
+            in_sync={1: 1},
+        ),
+        electorate,
+    )  # fmt: skip
+    assert dropped.state.eligible == (2,)
+    recent = RecentCommits()
+    recent.add([dropped], 1)
+    image.apply(dropped)
+    if recent.stands(proposed, based_on=0):
+        for record in proposed:
+            image.apply(record)
+
+    # The leader goes. What it committed by itself, once one sufficed, is nowhere else.
+    electorate = Electorate.of(image, ReplicaReports(), min_in_sync())
+    alone_suffices = electorate.minimum(the_place(image).topic, the_place(image).partition) == 1
+    for record in membership.fence(image, [1], electorate):
+        image.apply(record)
+    assert not (alone_suffices and the_place(image).partition.leader == 2)
