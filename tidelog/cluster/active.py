@@ -5,12 +5,13 @@ Rule 2: one decision at a time, through `Metadata`, like everybody else's.
 Rule 3: a closed connection makes it look at once; closed and refused counts as gone.
 Rule 4: a heartbeat is answered by a controller that has proof to have led after it came
         (`leadership`). A deposed one, who does not know, must renew no lease: its successor counts
-        whole leases from its own beginning.
+        whole leases from its own beginning. Nor may it end a life that began under its successor.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.member import Member
@@ -184,11 +185,8 @@ class ActiveController:
             self.controller.overheard(heartbeat, now)
             place.send(HeartbeatAnswer(is_controller=False, process=self._process))
             return
-        try:
+        with suppress(BrokerError):  # of a life that is over, or not known here: so it is told
             self.controller.heard(self._metadata.image, heartbeat, now)
-        except BrokerError:
-            place.send(HeartbeatAnswer(is_controller=True, is_known=False, process=self._process))
-            return
         self._member.quorum.spawn(self._answer(heartbeat, place))
 
     async def _answer(self, heartbeat: Heartbeat, place: Answer) -> None:

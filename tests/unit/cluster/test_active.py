@@ -1,0 +1,69 @@
+"""What a node that leads the quorum, or believes so, answers to heartbeats."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.histories import CLUSTER_ID, cluster, image_after
+from tidelog.cluster.active import ActiveController
+from tidelog.cluster.messages import Beat, HeartbeatAnswer
+from tidelog.controller.elections import min_in_sync, own_config
+from tidelog.controller.leases import Heartbeat
+
+
+class Place:
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.answers.append(message)
+
+
+async def answer_to(broker_epoch: int, *, is_certain: bool) -> HeartbeatAnswer:
+    """What a life of node 2 hears from a controller that knows it by the broker epoch 2."""
+    loop = asyncio.get_running_loop()
+    metadata = SimpleNamespace(
+        image=image_after(*cluster(1, 2)), applied=9, on_applied=lambda listener: None
+    )
+    ignore = lambda *_: None  # noqa: E731
+    member: Any = SimpleNamespace(
+        metadata=metadata, quorum=SimpleNamespace(leads=True, spawn=loop.create_task),
+        identity=SimpleNamespace(cluster_id=CLUSTER_ID), handle=ignore, on_lead=ignore,
+        on_follow=ignore, on_gone=ignore, on_down=ignore,
+    )  # fmt: skip
+    host: Any = SimpleNamespace(
+        clock=SimpleNamespace(monotonic=lambda: 0.0), new_id=lambda: SimpleNamespace(hex="p")
+    )
+    active = ActiveController(host, member, min_in_sync(), own_config, lease_seconds=2.0)
+    active.start()
+
+    async def confirmed() -> bool:
+        return is_certain
+
+    active._leadership = SimpleNamespace(confirmed=confirmed)  # type: ignore[assignment]
+    place = Place()
+    heartbeat = Heartbeat(node=2, broker_epoch=broker_epoch, metadata_offset=9)
+    active._on_heartbeat(2, Beat(heartbeat=heartbeat), place)  # type: ignore[arg-type]
+    while not place.answers:
+        await asyncio.sleep(0)
+    (answer,) = place.answers
+    assert isinstance(answer, HeartbeatAnswer)
+    return answer
+
+
+@pytest.mark.parametrize("broker_epoch", [1, 2, 7], ids=["past", "known", "later"])
+def test_a_controller_that_may_be_deposed_says_nothing_of_any_life(broker_epoch):
+    """The life may have begun under its successor: it would end, and with it all that it led."""
+    answer = asyncio.run(answer_to(broker_epoch, is_certain=False))
+
+    assert not answer.is_controller
+
+
+@pytest.mark.parametrize(("broker_epoch", "is_known"), [(1, False), (2, True), (7, False)])
+def test_a_controller_that_leads_for_certain_says_which_life_it_knows(broker_epoch, is_known):
+    answer = asyncio.run(answer_to(broker_epoch, is_certain=True))
+
+    assert answer.is_controller
+    assert answer.is_known is is_known
