@@ -276,13 +276,18 @@ def finish_relinks(disk: Disk, directory: Path) -> None:
             disk.rename(directory / name, directory / original)
 
 
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it takes the place of `path`; a start removes it."""
+    return path.with_name(path.name + ".tmp")
+
+
 def replace_file(disk: Disk, path: Path, content: Bytes, *, durably: bool = True) -> None:
     """Put `content` at `path` so that a crash leaves the old file or the new one, whole.
 
     Written and synced aside, then renamed, then the name itself synced. Not `durably`, a killed
     process still leaves one of the two; a power loss may leave a damaged one.
     """
-    aside = path.with_name(path.name + ".tmp")
+    aside = aside_of(path)
     file = disk.open(aside, create=True)
     try:
         file.truncate(0)

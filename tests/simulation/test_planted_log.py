@@ -44,9 +44,9 @@ def plant_a_checkpoint_that_outlives_its_epochs(patch: Patch) -> None:
 
 
 def plant_a_stop_that_does_not_write_the_epochs(patch: Patch) -> None:
-    """A start forgets what the file has too much, and neither it nor a stop puts the file right."""
+    """A clean start believes a file that is as old as the last sealed segment."""
     patch.setattr("tidelog.log.epoch_recovery.rewrite", lambda *_: None)
-    patch.setattr("tidelog.broker.broker.replace_file", lambda *_, **__: None)
+    patch.setattr("tidelog.log.closing.EPOCHS_FILE_NAME", "another-file")
     patch.setattr("tidelog.log.epoch_recovery._latest_epoch", lambda *_: -1)
 
 
@@ -134,7 +134,7 @@ def plant_a_cut_that_passes_over_swaps(patch: Patch) -> None:
 
 
 PLANTS: dict[Callable[[Patch], None], str] = {
-    plant_a_checkpoint_that_outlives_its_epochs: "lose_an_epoch",
+    plant_a_checkpoint_that_outlives_its_epochs: "be_cut",
     plant_a_stop_that_does_not_write_the_epochs: "lose_an_epoch",
     plant_removals_that_are_not_synced: "be_cut",
     plant_a_log_without_segments_that_remembers: "be_cut",

@@ -20,14 +20,13 @@ Invariants, checked after every start:
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from tidelog.broker.broker import close_log
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidTimestamp
 from tidelog.host import Host, Path, read_file
+from tidelog.log.closing import close_logs
 from tidelog.log.compaction import Cleaned, Compaction
 from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.index import OFFSET_ENTRY
@@ -323,9 +322,7 @@ class LogStory:
         """An orderly stop."""
         self.write()
         self.sync()
-        host: Any = SimpleNamespace(disk=self.disk)
-        close_log(host, self.log)
-        self.disk.sync_everything(DIRECTORY)
+        close_logs(self.disk, DIRECTORY, [self.log])
         self.note()
         self.was_clean = True
         raise SimulatedCrash

@@ -64,22 +64,15 @@ from tidelog.errors import (
     StorageErrorAfterAppend,
     UnknownTopicOrPartition,
 )
-from tidelog.host import Host, Path, in_turns, replace_file, unbroken
+from tidelog.host import Host, Path, in_turns, unbroken
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
+from tidelog.log.closing import close_logs
 from tidelog.log.directory import DataDirectory, Identity
-from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.recovery import find_damage
 from tidelog.log.retention import has_deleted_segments, load_ages, new_start
 from tidelog.log.rounds import Rounds
-from tidelog.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    file_stem,
-)
 from tidelog.log.steps import is_short, shortage
 from tidelog.log.tail import TailBudget
 from tidelog.model import (
@@ -827,9 +820,7 @@ class Broker:
     def _close(self, partitions: Sequence[Partition | QuorumLog], clean: bool) -> None:
         if clean:
             logs = [p.log for p in partitions]
-            for log in logs:
-                close_log(self.host, log)
-            self.host.disk.sync_everything(self._directory.root)
+            close_logs(self.host.disk, self._directory.root, logs)
             for log in logs:
                 log.synced(log.written_end)
             Checkpoint(self._directory).add_all(partitions).write()
@@ -862,24 +853,3 @@ def deleted_topics(changes: Iterable[MetadataRecord]) -> set[UUID]:
         elif isinstance(change, TopicDeleted) and change.name in made:
             deleted.add(UUID(made.pop(change.name)))
     return deleted
-
-
-def close_log(host: Host, log: Log) -> None:
-    """Write what a clean start reads instead of scanning. The caller syncs."""
-    active = log.active
-    if log.closed_at == log.end or active.offsets is None:
-        return  # nothing has changed since those files were written
-    if not host.disk.exists(active.path(LOG_SUFFIX)):
-        return
-    offsets, times = active.index_contents()
-    snapshot = log.producers.encode()
-    for path, content in (
-        (active.path(INDEX_SUFFIX), offsets),
-        (active.path(TIME_INDEX_SUFFIX), times),
-        (log.directory / (file_stem(log.end) + SNAPSHOT_SUFFIX), snapshot),
-        *log.aborted_file(),
-    ):
-        file = host.disk.open(path, create=True)
-        file.truncate(0)
-        file.write(0, [content])
-    replace_file(host.disk, log.directory / EPOCHS_FILE_NAME, log.epochs.encode(), durably=False)

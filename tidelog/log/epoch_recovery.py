@@ -1,10 +1,14 @@
 """The epoch history that a start finds: which leader wrote which part of the log.
 
-Rule 1: of the active segment its batches tell, not the checkpoint. The checkpoint is not synced for
-        each epoch, so it may lack one, and it may name one whose batches were lost.
+Rule 1: of the active segment its batches tell, not the checkpoint. That is written when a segment
+        is sealed, and by a clean stop; so it may lack an epoch, and it may name one whose batches
+        were lost.
 Rule 2: of sealed segments the checkpoint tells: it was synced when they were sealed. It is rebuilt
         from their batches only if it is lost, or contradicts the first batch behind them.
-Rule 3: a start that changes the history writes it, before anybody appends.
+Rule 3: the checkpoint is never replaced but durably. A power loss must not take it: rot in a
+        sealed segment may tell of other epochs, for they are not under the batches' checksums.
+Rule 4: a start that contradicts the checkpoint writes it, before anybody appends. After a crash,
+        one that only lacks epochs of the active segment stays as it is.
 """
 
 import logging
@@ -24,7 +28,7 @@ _log = logging.getLogger(__name__)
 def load_epochs(disk: Disk, directory: Path, state: LogState) -> None:
     """The epoch history: up to the active segment the file's, from there on its batches'.
 
-    The file is not synced for each epoch, and may also name one whose batches were lost. Where it
+    The file is not written for each epoch, and may also name one whose batches were lost. Where it
     is wrong it is written again; on a full disk, by the next segment or stop.
     """
     path, active = directory / EPOCHS_FILE_NAME, state.segments[-1]
@@ -35,7 +39,7 @@ def load_epochs(disk: Disk, directory: Path, state: LogState) -> None:
         known = _with_active_epochs(disk, state, noted)
     except (FileNotFoundError, EpochsDamaged) as error:
         noted = EpochHistory()
-        if state.end > state.segments[0].base:
+        if len(state.segments) > 1:
             _log.warning("%s: rebuilding the epoch history (%s)", directory.name, error)
         known = _epochs_of(disk, state.segments[:-1])
         scanned = _epochs_of(disk, [active]) if state.clean else state.epochs
@@ -44,7 +48,10 @@ def load_epochs(disk: Disk, directory: Path, state: LogState) -> None:
     content = known.encode()
     for history in (known, noted):
         history.cut_start(state.start)
-    if list(known) != list(noted) and state.damaged_at is None:
+    # After a crash the epochs of the active segment may be lacking; there may be none beside them.
+    may_lack = not state.clean and (len(noted) > 0 or active is state.segments[0])
+    expected = list(known)[: len(noted)] if may_lack else list(known)
+    if list(noted) != expected and state.damaged_at is None:
         rewrite(disk, path, content)
     state.epochs = known
 

@@ -33,7 +33,7 @@ from tidelog.log.segment import (
     read_batches,
     read_settled,
 )
-from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
+from tidelog.log.steps import Create, DiskFull, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
 from tidelog.log.transactions import Transactions, find_marker
 from tidelog.model import Epoch, Offset, ProducerId
@@ -295,8 +295,7 @@ class Log:
             segment = self.roll()
         # Where a follower copies a gap of a compacted log, an epoch is said to begin before it:
         # who claims to have records of an older epoch there is cut rather than believed.
-        if self.epochs.assign(epoch, self.end):
-            self._steps.append(Note(self.directory / EPOCHS_FILE_NAME, self.epochs.encode()))
+        self.epochs.assign(epoch, self.end)
         position = segment.size
         segment.note(header, base_offset, self.config.index_interval_bytes)
         next_offset = base_offset + header.last_offset_delta + 1
@@ -509,7 +508,7 @@ class Log:
             self.gone += self.segments[:keep]
             del self.segments[:keep]
             self.transactions.aborted.drop_before(self.segments[0].base)
-        # The file follows with the next epoch: it must not be cut before the checkpoint says so.
+        # The file follows with the next segment: it must not be cut before the checkpoint says so.
         self.epochs.cut_start(start)
         return list(self.gone)
 

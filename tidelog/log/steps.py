@@ -51,18 +51,7 @@ class Seal:
     """The indexes, the epochs so far and the state of producers and transactions behind it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Replace a small file, without waiting until it is durable.
-
-    For what a start can do without: the epochs in the active segment are read from its batches.
-    """
-
-    path: Path
-    content: bytes
-
-
-Step: TypeAlias = Create | Write | Seal | Note
+Step: TypeAlias = Create | Write | Seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +135,6 @@ def _perform(disk: Disk, step: Step) -> None:
             step.segment.open(disk).datasync()
             for path, content in step.beside:
                 replace_file(disk, path, content)
-        case Note():
-            replace_file(disk, step.path, step.content, durably=False)
 
 
 def _remove(disk: Disk, segment: Segment) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.log.hands import Hands
-from tidelog.broker.broker import close_log
 from tidelog.cluster import quorum_log
 from tidelog.cluster.quorum_log import METADATA_PARTITION, QuorumLog
 from tidelog.controller.records import ProducerIdsGranted
 from tidelog.errors import StorageError
 from tidelog.host import Host, Path, read_file
+from tidelog.log.closing import close_logs
 from tidelog.log.directory import DURABLE_MARKS, DataDirectory
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
@@ -64,7 +64,7 @@ class Stage:
 
     def stop(self) -> None:
         """Stop cleanly: the next start believes in the indexes, and scans nothing."""
-        close_log(self.host, self.log.log)
+        close_logs(self.disk, self.log.path, [self.log.log])
         self.directory.close(clean=True)
 
     def rot(self, record: int, byte: int = -1) -> None:

@@ -1,14 +1,15 @@
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.unit.log.logs import DIRECTORY, Rig, make_batch, new_disk
-from tidelog.broker.broker import close_log
 from tidelog.host import read_file
+from tidelog.log.closing import close_logs
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.recovery import open_log
 from tidelog.records import read_header, stamp
-from tidelog.simulation.host import simulated_host
+from tidelog.simulation.disk import SimulatedCrash
 
 FILE = DIRECTORY / "leader-epoch-checkpoint"
 
@@ -35,9 +36,46 @@ def noted(rig: Rig) -> list[tuple[int, int]]:
 
 
 def stop_cleanly(rig: Rig) -> None:
-    close_log(simulated_host(0, rig.disk), rig.log)
-    rig.disk.sync_everything(DIRECTORY)
+    close_logs(rig.disk, DIRECTORY, [rig.log])
     rig.disk.kill()
+
+
+def assert_nothing_was_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
+    assert not [record for record in caplog.records if "rebuilding" in record.message]
+
+
+def test_a_power_loss_behind_a_new_epoch_does_not_take_the_history_of_sealed_segments(caplog):
+    size = len(make_batch())
+    for seed in range(60):
+        rig = stored(5, 6, 7, seed=seed, segment_bytes=2 * size)
+        rig.append(epoch=8)
+        rig.write()
+        rig.disk.crash()
+
+        found = rig.reopened(durable_mark=3)
+
+        assert list(found.log.epochs)[:3] == [(5, 0), (6, 1), (7, 2)]
+    assert_nothing_was_rebuilt(caplog)
+
+
+def test_a_power_loss_in_an_orderly_stop_takes_nothing_that_was_durable(caplog):
+    """Neither the history of sealed segments, nor the snapshot at their end."""
+    size = len(make_batch())
+    for seed in range(60):
+        for moment in range(1, 20):
+            rig = stored(5, 6, 7, 7, seed=seed, segment_bytes=2 * size)
+            rig.log.roll()
+            rig.write()
+            rig.disk.crash_after(moment)
+            with suppress(SimulatedCrash):
+                close_logs(rig.disk, DIRECTORY, [rig.log])
+            rig.disk.crash()
+
+            found = rig.reopened(durable_mark=4)
+
+            assert list(found.log.epochs) == [(5, 0), (6, 1), (7, 2)]
+    assert_nothing_was_rebuilt(caplog)
+    assert not [record for record in caplog.records if "unusable" in record.message]
 
 
 @pytest.mark.parametrize("ghost", [(6, 2), (6, 3), (8, 4)])
@@ -154,6 +192,7 @@ def open_with_gaps(rig: Rig, *, clean: bool) -> list[tuple[int, int]]:
 
 def test_behind_damage_the_file_is_believed_and_left_alone():
     rig = stored(5, 5, 6, 6)
+    note(rig, (5, 0), (6, 2))
     rig.disk.flip_bit(rig.log.active.path(), rig.log.active.size // 2 - 1, 1)  # of the second
     content = read_file(rig.disk, FILE)
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.log.logs import DIRECTORY, Rig, make_batch, new_disk
-from tidelog.broker.broker import close_log
 from tidelog.errors import StorageError
 from tidelog.host import read_file
 from tidelog.log.aborted import AbortedIndex, AbortedTransaction
+from tidelog.log.closing import close_logs
 from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.log.producers import ProducerStates
 from tidelog.log.recovery import find_damage, open_log
@@ -18,7 +18,6 @@ from tidelog.log.segment import file_stem, walk
 from tidelog.log.truncation import note_producers
 from tidelog.records import Marker, read_header, stamp
 from tidelog.simulation.disk import SimulatedCrash
-from tidelog.simulation.host import simulated_host
 
 
 def filled(*, count: int = 9, per_segment: int = 3, seed: int = 0, **config: Any) -> Rig:
@@ -32,8 +31,7 @@ def filled(*, count: int = 9, per_segment: int = 3, seed: int = 0, **config: Any
 
 
 def stop_cleanly(rig: Rig) -> None:
-    close_log(simulated_host(0, rig.disk), rig.log)
-    rig.disk.sync_everything(DIRECTORY)
+    close_logs(rig.disk, DIRECTORY, [rig.log])
 
 
 def fold(rig: Rig) -> ProducerStates:
@@ -571,7 +569,7 @@ def test_a_lost_epoch_history_is_rebuilt_from_the_batches(clean, content):
 def test_a_clean_start_knows_epochs_that_the_file_lost_in_a_power_loss():
     rig = filled(count=6, per_segment=100)
     old = b"0\n1\n0 0\n"  # its renaming was not durable when the power went
-    file = rig.disk.open(epochs_file(rig))
+    file = rig.disk.open(epochs_file(rig), create=True)
     file.truncate(0)
     file.write(0, [old])
     recovered = rig.reopened()

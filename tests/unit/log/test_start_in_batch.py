@@ -35,7 +35,7 @@ def test_the_batch_that_holds_the_start_is_taken_whole():
 
     assert (rig.log.start, rig.log.end, rig.log.synced_end) == (START, 12, 12)
     assert rig.read_all() == [first, second]
-    assert rig.names() == [file_stem(0) + ".log", "leader-epoch-checkpoint"]
+    assert rig.names() == [file_stem(0) + ".log"]
     found = rig.reopened(start=START, durable_mark=12)
     assert (found.log.start, found.log.end, found.log.refusal) == (START, 12, None)
     assert found.read_all() == [first, second]

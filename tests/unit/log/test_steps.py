@@ -5,7 +5,7 @@ import pytest
 from tests.unit.log.logs import DIRECTORY, new_disk
 from tidelog.host import read_file
 from tidelog.log.segment import Segment
-from tidelog.log.steps import Create, DiskFull, Note, Seal, Step, Write, Written, perform
+from tidelog.log.steps import Create, DiskFull, Seal, Step, Write, Written, perform
 
 
 def squeeze(disk, room: int) -> None:
@@ -26,7 +26,6 @@ def test_steps_are_performed_in_order_and_the_last_write_is_the_end():
             Seal(first, ((first.path(".index"), b"index"),)),
             Create(second),
             Write(second, 0, [b"four"], 6),
-            Note(DIRECTORY / "leader-epoch-checkpoint", b"epochs"),
         ],
         0,
     )
@@ -35,7 +34,6 @@ def test_steps_are_performed_in_order_and_the_last_write_is_the_end():
     assert read_file(disk, first.path()) == b"onetwothree"
     assert read_file(disk, first.path(".index")) == b"index"
     assert read_file(disk, second.path()) == b"four"
-    assert read_file(disk, DIRECTORY / "leader-epoch-checkpoint") == b"epochs"
 
 
 def test_without_a_write_the_end_is_what_it_was():

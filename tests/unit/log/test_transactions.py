@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.log.logs import DIRECTORY, Rig, make_batch
-from tidelog.broker.broker import close_log
 from tidelog.host import read_file
+from tidelog.log.closing import close_logs
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log
 from tidelog.log.producers import ProducerStates
@@ -79,7 +79,7 @@ class TransactionRig(Rig):
     def stop_and_open(self, **how: Any) -> None:
         """Stop cleanly, and start again."""
         self.flush()
-        close_log(self, self.log)  # type: ignore[arg-type]
+        close_logs(self.disk, DIRECTORY, [self.log])
         self._open(clean=True, durable_mark=self.log.end, **how)
 
     def crash_and_open(self, **how: Any) -> None:
