@@ -35,7 +35,7 @@ ROT: Final = "rot_sealed"
 TOPICS: Final = "tide-"
 """What the names of the partitions that rot begin with."""
 STORIES: Final = ("replicated", "transactions")
-_MISREAD: Final = ("fail_reads", "flip_bits", "misdirect_write")
+_MISREAD: Final = ("fail_looks", "fail_reads", "flip_bits", "misdirect_write")
 """What makes a scrubber find something beside rot."""
 
 
