@@ -38,6 +38,7 @@ from tidelog.cluster.messages import (
     AddToTransactions,
     ConfirmLeads,
     FanOut,
+    FindOpenTransaction,
     ForgetReplica,
     ForgetReplicaAnswer,
     Serve,
@@ -161,6 +162,8 @@ class Broker:
         """Called when a coordinator ends transactions here; set by whoever writes markers."""
         self.on_places_to_add: Handler = _not_yet
         """Called when a leader has something to add to a transaction that is coordinated here."""
+        self.on_find_open: Handler = _not_yet
+        """Called when a leader asks whether a producer's transaction is open here."""
         self.on_confirm: Handler = _not_yet
         """Called when a leader asks whether it is still followed here."""
         self.on_stop_asked: Callable[[], None] = lambda: None
@@ -268,6 +271,7 @@ class Broker:
         )  # fmt: skip
         self.member.handle(WriteMarkers, lambda *heard: self.on_markers(*heard))
         self.member.handle(AddToTransactions, lambda *heard: self.on_places_to_add(*heard))
+        self.member.handle(FindOpenTransaction, lambda *heard: self.on_find_open(*heard))
         self.member.handle(Serve, self.serving.on_serve)
         self.member.handle(StopNode, self._on_stop_asked)
         self.member.handle(FanOut, lambda *heard: self.on_fan_out(*heard))

@@ -28,7 +28,6 @@ from tidelog.cluster.messages import (
 from tidelog.errors import (
     BrokerError,
     InvalidProducerEpoch,
-    InvalidTransactionState,
     TransactionCoordinatorFenced,
 )
 from tidelog.log.log import Log
@@ -213,13 +212,13 @@ class MarkerWriter:
             waiter.settled(None)
 
     async def abort(
-        self, place: TopicPartition, producer_id: ProducerId, epoch: int, coordinator_epoch: Epoch
+        self, partition: Partition, producer_id: ProducerId, epoch: int, coordinator_epoch: Epoch
     ) -> None:
-        """End what a producer has open here, and no coordinator will end, as an operator wants."""
-        partition = self._broker.partition(place.topic, place.partition)
-        partition.leading()
-        if not partition.log.producers.is_in_transaction(producer_id):
-            raise InvalidTransactionState(f"producer {producer_id} has nothing open in {place}")
+        """End what a producer has open here, in this very turn, and wait until that is committed.
+
+        Only for orphans: `orphans.py` knows whether it is one.
+        """
+        place = partition.name
         done: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
         deadline = self._broker.host.clock.monotonic() + _WRITE_SECONDS_MAX
 

@@ -6,13 +6,14 @@ Rule 2: what is decided is carried out, also after a crash: a shard that is load
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.markers import Ending, MarkerSender, MarkerWriter
+from tidelog.broker.orphans import Orphans
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.shards import ShardDriver, ShardKeeper
 from tidelog.broker.topics import partition_exists
@@ -37,7 +38,6 @@ from tidelog.model import (
     NO_PRODUCER,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
-    Epoch,
     NodeId,
     Offset,
     ProducerId,
@@ -123,6 +123,7 @@ class Transactions(ShardKeeper[TransactionsDriver]):
         self._writer = MarkerWriter(
             broker, on_end=self.verification.spoil, on_offsets=self._on_offsets
         )
+        self.orphans = Orphans(broker, self._writer, self._serving)
         broker.on_markers = self._writer.on_write_markers
         broker.on_places_to_add = self._on_places_to_add
 
@@ -143,6 +144,12 @@ class Transactions(ShardKeeper[TransactionsDriver]):
     def _coordinator_of(self, transactional_id: str) -> NodeId:
         return self.leader_of(coordinator_key(transactional_id)).node
 
+    def _serving(self) -> Iterator[tuple[int, Shard]]:
+        """The shards that this node answers for now."""
+        for number, driver in self._drivers.items():
+            if driver.shard.is_loaded and driver.is_counted_on:
+                yield number, driver.shard
+
     def _on_offsets(
         self, number: int, producer_id: ProducerId, commits: bool, offset: Offset
     ) -> None:
@@ -158,12 +165,6 @@ class Transactions(ShardKeeper[TransactionsDriver]):
             ),
         )
         return cast(Verdicts, verdicts)
-
-    async def abort_orphan(
-        self, place: TopicPartition, producer_id: ProducerId, epoch: int, coordinator_epoch: Epoch
-    ) -> None:
-        """End what is open in a partition that this node leads, and nobody else will end."""
-        await self._writer.abort(place, producer_id, epoch, coordinator_epoch)
 
     # For leaders of partitions.
 
@@ -275,7 +276,7 @@ class TransactionApis:
         if marker.transaction_result:
             return InvalidRequest.code
         try:
-            await self._transactions.abort_orphan(
+            await self._transactions.orphans.abort(
                 place, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
             )
         except BrokerError as error:

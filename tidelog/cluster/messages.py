@@ -333,6 +333,19 @@ class WriteMarkersAnswer(Message, frozen=True, kw_only=True, tag=True):
     """An error or 0 for each place of each end, in order."""
 
 
+class FindOpenTransaction(Message, frozen=True, kw_only=True, tag=True):
+    """Asked of coordinators by the leader of a partition, before it ends what may be an orphan."""
+
+    producer_id: ProducerId
+
+
+class OpenTransactionAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_open: bool
+    """A transaction of the producer is open, or decided and not ended everywhere."""
+    served: tuple[int, ...]
+    """For which partitions of the coordinators' log this was answered."""
+
+
 # Work for the leader of a partition.
 
 

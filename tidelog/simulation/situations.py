@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.simulation import electing, layout, links, who_leads
+from tidelog.simulation import electing, layout, links, strangers, who_leads
 from tidelog.simulation.deletions import alter_retention, delete_records, situate_deletions
 from tidelog.simulation.descriptors import (
     draw_few_descriptors,
@@ -180,6 +180,10 @@ SITUATIONS: Final = (
     Situation(
         name="interrupts", stories=STORIES, chance=0.1, situate=draw_interrupts,
         kinds={"interrupt_disk": interrupt_disk},
+    ),
+    Situation(
+        name="strangers", stories=("transactions",), chance=0.3, situate=strangers.strangers,
+        kinds={"forge_marker": strangers.forge_marker},
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),

@@ -72,6 +72,8 @@ _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
 
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 """It is decided, and markers are on their way."""
+UNFINISHED: Final = PREPARED | {State.ONGOING}
+"""Markers will come."""
 COMPLETE: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 COMMITTED: Final = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
 

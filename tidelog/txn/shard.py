@@ -60,6 +60,7 @@ from tidelog.txn.events import (
 from tidelog.txn.limits import Limits
 from tidelog.txn.placement import group_of
 from tidelog.txn.records import (
+    UNFINISHED,
     Decision,
     DecisionWritten,
     TransactionWritten,
@@ -323,6 +324,16 @@ class Shard:
         self._check_serving()
         transaction = self._transactions.get(transactional_id)
         return None if transaction is None else transaction.view()
+
+    def has_open(self, producer_id: ProducerId) -> bool:
+        """Whether a transaction of the producer is open or being ended, or will be if no write
+        fails."""
+        return any(
+            record.producer_id == producer_id and record.state in UNFINISHED
+            for transaction in self._transactions.values()
+            for record in (transaction.stored, transaction.tip)
+            if record is not None
+        )
 
     def transactions(self) -> list[TransactionView]:
         """All ids, for lists."""

@@ -2,20 +2,22 @@ import asyncio
 
 import pytest
 
-from tests.unit.broker.node import Machine, Refused
+from tests.unit.broker.node import Machine, Refused, batch_of
 from tests.unit.broker.test_groups import committed
 from tests.unit.broker.transacting import BUMPS, SETTINGS, Gate, Producer, on_a_coordinator, seen
 from tidelog.cluster.messages import (
     AddToTransactions,
+    FindOpenTransaction,
     Place,
     PlacesToAdd,
     WriteMarkers,
 )
+from tidelog.records import TRANSACTIONAL
 from tidelog.wire.apis import Api
 
 OK, UNKNOWN_TOPIC_OR_PARTITION, NOT_AVAILABLE, INVALID_REQUEST = 0, 3, 15, 42
 OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING, INVALID_TIMEOUT = 45, 47, 48, 49, 50
-CONCURRENT, NOT_ATTEMPTED, FENCED = 51, 55, 90
+CONCURRENT, COORDINATOR_FENCED, NOT_ATTEMPTED, FENCED = 51, 52, 55, 90
 
 
 async def end(node, name, producer_id, epoch, *, version=3) -> int:
@@ -358,6 +360,104 @@ async def abort_markers(node, producer_id, epoch, *, commits=False, coordinator_
     }  # fmt: skip
     (told,) = (await node.ask(Api.WRITE_TXN_MARKERS, 1, markers=[marker])).markers
     return int(told.topics[0].partitions[0].error_code)
+
+
+def leave(node, *, sequence=0) -> None:
+    """A batch of a transaction that no coordinator knows of."""
+    batch = bytearray(
+        batch_of(
+            b"left", attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0,
+            base_sequence=sequence,
+        )
+    )  # fmt: skip
+    node.broker.partition("t", 0).append(
+        batch, acks=1, waiter=Nobody(), pins_bytes=len(batch), is_transactional=True
+    )
+
+
+class Nobody:
+    """Awaits nothing."""
+
+    deadline = float("inf")
+
+    def settled(self, error: object) -> None:
+        pass
+
+
+def test_nobody_else_ends_what_a_coordinator_has_open():
+    async def story(node):
+        producer = Producer(node)
+        await producer.init()
+        await producer.write(b"paid")
+
+        assert await abort_markers(node, producer.id, producer.epoch) == INVALID_STATE
+        assert await producer.end(commits=True) == OK
+        await producer.completed()
+        assert await seen(node) == [b"paid"]
+
+    on_a_coordinator(story)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "code"),
+    [
+        ({"epoch": 1}, INVALID_EPOCH),
+        ({"epoch": -1}, INVALID_EPOCH),
+        ({"coordinator_epoch": 1}, COORDINATOR_FENCED),
+        ({"coordinator_epoch": 2**31 - 1}, COORDINATOR_FENCED),
+    ],
+)
+def test_a_marker_of_an_epoch_that_nobody_gave_out_is_refused(epochs, code):
+    async def story(node):
+        leave(node)
+
+        wanted = {"epoch": 0, "coordinator_epoch": 0} | epochs
+        assert await abort_markers(node, 9, **wanted) == code
+        assert await abort_markers(node, 9, 0) == OK
+
+    on_a_coordinator(story)
+
+
+def test_nothing_is_ended_while_a_coordinator_cannot_be_asked():
+    async def story(node):
+        leave(node)
+        keeper = node.requests._verification._coordinator_of.__self__
+        driver = keeper.driver("tx")
+        load, goes_on = driver.load, asyncio.Event()
+
+        async def slow() -> None:
+            await goes_on.wait()
+            await load()
+
+        driver.load = slow
+        driver.reload()
+
+        assert await abort_markers(node, 9, 0) == NOT_AVAILABLE
+        goes_on.set()
+        while (code := await abort_markers(node, 9, 0)) == NOT_AVAILABLE:
+            await asyncio.sleep(0.01)
+        assert code == OK
+
+    on_a_coordinator(story)
+
+
+def test_what_a_producer_goes_on_with_meanwhile_is_not_ended():
+    """It has begun another transaction since the coordinators were asked."""
+
+    async def story(node):
+        leave(node)
+        gate = Gate(node)
+        gate.shut(FindOpenTransaction)
+        asked = asyncio.ensure_future(abort_markers(node, 9, 0))
+        while not gate.asked:
+            await asyncio.sleep(0.01)
+        leave(node, sequence=1)
+        gate.open(FindOpenTransaction)
+
+        assert await asked == INVALID_STATE
+        assert node.broker.partition("t", 0).last_stable_offset == 0
+
+    on_a_coordinator(story)
 
 
 def test_an_operator_ends_what_is_open_though_its_coordinator_has_told_its_end():
