@@ -139,7 +139,10 @@ def _decide(server: Server, members: int, measured: Measured, *, repeats: int) -
                 )
                 began = perf_counter()
                 decided = await client.commit_group(
-                    group, batch, [producer.member for producer in producers]
+                    group,
+                    batch,
+                    [producer.member for producer in producers],
+                    after=batch - 1 if batch else None,
                 )
                 measured.add(("decision", members), (perf_counter() - began) * 1000)
                 assert decided.is_new, "every batch is decided once"

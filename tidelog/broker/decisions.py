@@ -8,11 +8,10 @@ from typing import Any, cast
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
 from tidelog.broker.transactions import Transactions
-from tidelog.errors import BrokerError
+from tidelog.errors import BrokerError, InvalidRequest
 from tidelog.model import NO_TIMESTAMP
-from tidelog.txn.events import CommitGroup, Decided, GroupMember
-
-NO_BATCH = -1
+from tidelog.txn.events import CommitGroup, Decided, ForgetDecision, GroupMember
+from tidelog.txn.records import NO_BATCH, Counting
 
 
 class DecisionApis:
@@ -27,6 +26,7 @@ class DecisionApis:
             for member in request.members
         )
         try:
+            counting = _counting(request.counting)
             decided = cast(
                 Decided,
                 await self._transactions.ask(
@@ -34,7 +34,7 @@ class DecisionApis:
                     lambda shard, reply, at: shard.commit_group(
                         CommitGroup(
                             reply=reply, group=request.group, batch_id=request.batch_id,
-                            members=members,
+                            after=request.after, counting=counting, members=members,
                         ),
                         at,
                     ),
@@ -56,6 +56,16 @@ class DecisionApis:
         self, broker: Broker, request: Any, context: Request
     ) -> dict[str, Any]:
         await self._transactions.ask(
-            request.group, lambda shard, reply, at: shard.forget(request.group, reply, at)
+            request.group,
+            lambda shard, reply, at: shard.forget(
+                ForgetDecision(reply=reply, group=request.group, batch_id=request.batch_id), at
+            ),
         )
         return {}
+
+
+def _counting(number: int) -> Counting:
+    try:
+        return Counting(number)
+    except ValueError:
+        raise InvalidRequest(f"{number} is no way to count batches") from None

@@ -21,6 +21,7 @@ from tidelog.client.transactions import OPEN_STATES, TransactionsClient
 from tidelog.client.wire import Connection
 from tidelog.model import NO_PRODUCER, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, Codec, Record, encode_batch
+from tidelog.txn.records import NO_BATCH, Counting
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
 
@@ -60,11 +61,21 @@ class TransactionalClient(TransactionsClient):
             self, transactional_id, fenced.producer_id, fenced.producer_epoch
         )
 
-    async def commit_group(self, group: str, batch_id: int, members: Iterable[Member]) -> Decision:
+    async def commit_group(
+        self,
+        group: str,
+        batch_id: int,
+        members: Iterable[Member],
+        *,
+        after: int | None,
+        counting: Counting = Counting.APPLICATION,
+    ) -> Decision:
         """Commit the open transactions of all members as one batch of their group, or none.
 
-        A batch that was decided before is not decided again: nothing is done, and the members'
-        transactions stay open. Refused names the member whose transaction cannot be committed.
+        `after` is what `read_decision` told before the batch was begun; if another was decided
+        since, this one is refused. A batch that was decided before is not decided again: nothing is
+        done, and the members' transactions stay open. Refused names the member whose transaction
+        cannot be committed.
         """
         wanted = [
             {
@@ -76,8 +87,9 @@ class TransactionalClient(TransactionsClient):
 
         async def ask(node: NodeId, connection: Connection) -> Decision:
             answer = await connection.call(
-                Api.COMMIT_GROUP, group=group, batch_id=batch_id, members=wanted
-            )
+                Api.COMMIT_GROUP, group=group, batch_id=batch_id, members=wanted,
+                after=NO_BATCH if after is None else after, counting=counting.value,
+            )  # fmt: skip
             check(answer.error_code, f"batch {batch_id} of {group!r}", answer.error_message)
             return Decision(batch_id=answer.batch_id, is_new=answer.is_new)
 
@@ -105,11 +117,11 @@ class TransactionalClient(TransactionsClient):
 
         return await self.ask_coordinator(_any_member(group), ask)
 
-    async def forget_decision(self, group: str) -> None:
-        """Nothing will be written as this group again, nor asked of it."""
+    async def forget_decision(self, group: str, batch_id: int) -> None:
+        """Nothing will be written as this group again, nor asked of it: it had one batch only."""
 
         async def ask(node: NodeId, connection: Connection) -> None:
-            answer = await connection.call(Api.FORGET_DECISION, group=group)
+            answer = await connection.call(Api.FORGET_DECISION, group=group, batch_id=batch_id)
             check(answer.error_code, f"decisions of {group!r}", answer.error_message)
 
         await self.ask_coordinator(_any_member(group), ask)

@@ -18,6 +18,7 @@ from tidelog.errors import TidelogError
 from tidelog.simulation.history import Transacting
 from tidelog.simulation.transaction_watch import BATCH
 from tidelog.simulation.transactional import NOT_DONE, Producer, Value
+from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Driver:
         try:
             members = await self._write(batch, txn)
             await self._nap()
-            is_new = await self._commit(batch, members)
+            is_new = await self._commit(batch, members, found.batch_id)
         except TidelogError:
             (txn.info if self._was_lost else txn.fail)()
             raise
@@ -85,7 +86,7 @@ class Driver:
         else:
             txn.fail()
         # A driver that died before it noted the batch asks for it once more.
-        if self._me.rolls(_REPEAT_CHANCE) and await self._commit(batch, members):
+        if self._me.rolls(_REPEAT_CHANCE) and await self._commit(batch, members, found.batch_id):
             self._load.world.fail(BATCH, f"{self._group} {batch} was decided twice")
 
     async def _nap(self) -> None:
@@ -127,14 +128,17 @@ class Driver:
             )  # fmt: skip
         return members
 
-    async def _commit(self, batch: int, members: list[dict[str, Any]]) -> bool:
+    async def _commit(self, batch: int, members: list[dict[str, Any]], after: int) -> bool:
         """Ask for the decision until it is known; whether it is this request's."""
-        fields = {"group": self._group, "batch_id": batch, "members": members}
+        fields = {
+            "group": self._group, "batch_id": batch, "after": after,
+            "counting": Counting.QUERY.value, "members": members,
+        }  # fmt: skip
 
         async def attempt() -> Any:
             try:
                 answer = await self._me.client.of(
-                    self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 0, fields
+                    self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 1, fields
                 )
             except ConnectionFailed:
                 self._was_lost = True

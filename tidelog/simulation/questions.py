@@ -221,7 +221,7 @@ async def _orphan(asker: Asker) -> None:
 
 
 async def _forget_decision(asker: Asker) -> None:
-    await asker.client.forget_decision(_TOPIC)
+    await asker.client.forget_decision(_TOPIC, 0)
 
 
 async def _restore(asker: Asker) -> None:

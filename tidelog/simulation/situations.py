@@ -183,7 +183,10 @@ SITUATIONS: Final = (
     ),
     Situation(
         name="strangers", stories=("transactions",), chance=0.3, situate=strangers.strangers,
-        kinds={"forge_marker": strangers.forge_marker},
+        kinds={
+            "forge_marker": strangers.forge_marker, "forge_batch": strangers.forge_batch,
+            "forget_batch": strangers.forget_batch,
+        },
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),

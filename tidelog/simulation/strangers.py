@@ -7,6 +7,8 @@ nothing that others rely on; what must hold of transactions and decisions is sai
 | kind          | what a stranger sends                                                            |
 |---------------|----------------------------------------------------------------------------------|
 | forge_marker  | WriteTxnMarkers for what somebody has open, of its epochs or of ones to come     |
+| forge_batch   | CommitGroup for a batch of a query that it never wrote: the next, or one far off |
+| forget_batch  | ForgetDecision of a query's newest batch, or of another                          |
 """
 
 import random
@@ -21,7 +23,9 @@ from tidelog.simulation.asking import up_from
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.operators import raise_error
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
+from tidelog.simulation.transaction_watch import BATCH
 from tidelog.simulation.world import World
+from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
 
 _SECONDS: Final = 4.0
@@ -39,20 +43,25 @@ class _Client(TransactionalClient):
 def strangers(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     """Strangers come, each with one request."""
     rate = choose.choice((1.0, 3.0, 10.0))  # per simulated second
-    drawn = [
-        Fault(
-            at,
-            "forge_marker",
-            {
-                "asked": choose.randint(1, plan.nodes),
-                "topic": f"tide-{choose.randrange(plan.pace.topics)}",
-                "partition": choose.randrange(plan.pace.partitions),
-                "epochs_ahead": min(choose.choice(_FAR), 2**15 - 1),
-                "coordinators_ahead": choose.choice(_FAR),
-            },
-        )
-        for at in moments(choose, rate, plan.chaos_seconds)
-    ]
+    drawn = []
+    for at in moments(choose, rate, plan.chaos_seconds):
+        asked = {"asked": choose.randint(1, plan.nodes)}
+        place = {
+            "topic": f"tide-{choose.randrange(plan.pace.topics)}",
+            "partition": choose.randrange(plan.pace.partitions),
+        }
+        epochs = {
+            "epochs_ahead": min(choose.choice(_FAR), 2**15 - 1),
+            "coordinators_ahead": choose.choice(_FAR),
+        }
+        query = {"query": choose.randrange(2), "ahead": choose.choice((0, 1, 1, 2, 100, 2**62))}
+        kinds: dict[str, dict[str, Any]] = {
+            "forge_marker": asked | place | epochs,
+            "forge_batch": asked | query | {"counting": choose.choice(list(Counting)).value},
+            "forget_batch": asked | query,
+        }
+        kind = choose.choice(list(kinds))
+        drawn.append(Fault(at, kind, kinds[kind]))
     return with_faults(plan, drawn)
 
 
@@ -86,6 +95,35 @@ def forge_marker(
             await client.abort_orphan(orphan)
 
     _come(world, asked, "forge_marker", forge)
+
+
+def forge_batch(world: World, asked: int, query: int, ahead: int, counting: int) -> None:
+    """Have a batch decided that nobody has written."""
+    world.count("forge_batch")
+    group = f"spark.query-{query}"
+
+    async def forge(client: TransactionalClient) -> None:
+        newest = await client.read_decision(group)
+        batch = (-1 if newest is None else newest) + ahead
+        decided = await client.commit_group(
+            group, max(batch, 0), [], after=newest, counting=Counting(counting)
+        )
+        if decided.is_new:
+            world.fail(BATCH, f"{group} {batch} was decided by a stranger")
+
+    _come(world, asked, "forge_batch", forge)
+
+
+def forget_batch(world: World, asked: int, query: int, ahead: int) -> None:
+    """Have it forgotten that a batch was decided."""
+    world.count("forget_batch")
+    group = f"spark.query-{query}"
+
+    async def forge(client: TransactionalClient) -> None:
+        newest = await client.read_decision(group)
+        await client.forget_decision(group, (-1 if newest is None else newest) + ahead)
+
+    _come(world, asked, "forget_batch", forge)
 
 
 def _come(

@@ -37,6 +37,7 @@ from tidelog.spark import asking
 from tidelog.spark.asking import SparkClient
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.placing import Output
+from tidelog.txn.records import Counting
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Written(WriterCommitMessage):
     rows: int = 0
     member: Member | None = None
     """As whom it wrote; None if it wrote nothing."""
+    after: int | None = None
+    """The newest decision when it began to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(self._options, self._schema, attempt, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        decide(self._options, messages)
+        decide(self._options, messages, Counting.QUERY)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         told = _told(messages)
@@ -118,7 +121,8 @@ class BatchWriter(DataSourceArrowWriter):
         return write(self._options, self._schema, attempt, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        decide(self._options, messages)
+        is_once = self._options.application is None
+        decide(self._options, messages, Counting.ONCE if is_once else Counting.APPLICATION)
         members = _members(messages)
         if not members:
             return
@@ -126,8 +130,9 @@ class BatchWriter(DataSourceArrowWriter):
             until_seen(self._options, members)
         except TidelogError as error:  # it is decided: a failure now would have it written again
             logger.warning("committed, but whether readers see it yet is not known: %s", error)
-        if self._options.application is None:
-            _try(self._options, lambda client: client.forget_decision(self._group))
+        if is_once:
+            version = self._options.version
+            _try(self._options, lambda client: client.forget_decision(self._group, version))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         give_up(self._options, self._group)
@@ -159,7 +164,8 @@ def write(
 ) -> Written:
     """Write the rows of a task, and leave it to the driver to commit them."""
     nothing = Written(attempt.group, attempt.batch_id)
-    if options.is_exactly_once and _is_decided(options, attempt):
+    after = _newest_decision(options, attempt) if options.is_exactly_once else None
+    if after is not None and after >= attempt.batch_id:
         for _ in batches:  # who makes them may have something to note at their end
             pass
         return nothing
@@ -180,7 +186,8 @@ def write(
         if member is not None:
             _abort(options, [member])
         raise
-    return Written(attempt.group, attempt.batch_id, output.rows, member if output.rows else None)
+    wrote = member if output.rows else None
+    return Written(attempt.group, attempt.batch_id, output.rows, wrote, after)
 
 
 async def _sender(options: WriteOptions, identity: Identity) -> BatchSender:
@@ -188,13 +195,12 @@ async def _sender(options: WriteOptions, identity: Identity) -> BatchSender:
     return BatchSender(client, identity, acks=options.acks)
 
 
-def _is_decided(options: WriteOptions, attempt: Attempt) -> bool:
-    decided = asking.ask(
+def _newest_decision(options: WriteOptions, attempt: Attempt) -> int | None:
+    return asking.ask(
         options.bootstrap,
         lambda client: client.read_decision(attempt.group),
         timeout_seconds=options.timeout_seconds,
     )
-    return decided is not None and decided >= attempt.batch_id
 
 
 def _enter(options: WriteOptions, attempt: Attempt) -> tuple[Member | None, Identity]:
@@ -218,7 +224,9 @@ def _enter(options: WriteOptions, attempt: Attempt) -> tuple[Member | None, Iden
 # On the driver.
 
 
-def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def decide(
+    options: WriteOptions, messages: Sequence[WriterCommitMessage | None], counting: Counting
+) -> None:
     """Commit what all tasks wrote, or nothing of it."""
     members, told = _members(messages), _told(messages)
     if not members or told is None:
@@ -226,7 +234,9 @@ def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
     try:
         decision = asking.ask(
             options.bootstrap,
-            lambda client: client.commit_group(told.group, told.batch_id, members),
+            lambda client: client.commit_group(
+                told.group, told.batch_id, members, after=_after(messages), counting=counting
+            ),
             timeout_seconds=options.timeout_seconds,
         )
     except Refused as error:
@@ -275,6 +285,16 @@ def _told(messages: Sequence[WriterCommitMessage | None]) -> Written | None:
 
 def _members(messages: Sequence[WriterCommitMessage | None]) -> list[Member]:
     return [one.member for one in messages if isinstance(one, Written) and one.member is not None]
+
+
+def _after(messages: Sequence[WriterCommitMessage | None]) -> int | None:
+    """The decision that the batch follows: the newest that a task which wrote has found."""
+    found = [
+        one.after
+        for one in messages
+        if isinstance(one, Written) and one.member is not None and one.after is not None
+    ]
+    return max(found, default=None)
 
 
 def _abort(options: WriteOptions, members: Sequence[Member]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from tidelog.errors import BrokerError
 from tidelog.model import NO_EPOCH, NO_PRODUCER, ProducerId, TopicPartition
 from tidelog.shards.effects import Answer, Append, Token, Writer
-from tidelog.txn.records import TransactionRecord
+from tidelog.txn.records import Counting, TransactionRecord
 
 # Requests.
 
@@ -81,7 +81,19 @@ class CommitGroup:
     reply: Token
     group: str
     batch_id: int
+    after: int
+    """The newest decision when the batch was begun: it follows that one, or nothing is done."""
+    counting: Counting
     members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecision:
+    """Forget that the only batch of a group was decided: nobody will ask for it again."""
+
+    reply: Token
+    group: str
+    batch_id: int
 
 
 # Answers.

@@ -20,7 +20,10 @@ a producer that repeats a request after its coordinator has moved would be taken
 #             0 previous_producer_id: int64, 1 next_producer_id: int64, 2 client_version: int16,
 #             1000 last_epoch: int16 (ours)
 #             Version 0, with plain arrays and strings and without tags, is read but not written.
-# decision := version: int16 = 0, batch_id: int64, decided_ms: int64, members: int32
+# decision := version: int16 = 1, batch_id: int64, decided_ms: int64, members: int32, after: int64,
+#             counting: int8, tags
+#             Version 0, which ends after the members, is read but not written. What a later version
+#             has to say of the batch goes into tags, which are passed over.
 
 import struct
 from collections.abc import Iterator
@@ -39,7 +42,7 @@ TEXT_BYTES_MAX: Final = 2**15 - 1
 _TRANSACTION_KEY: Final = 0
 _DECISION_KEY: Final = 1000
 _VALUE_VERSION: Final = 1
-_DECISION_VERSION: Final = 0
+_DECISION_VERSION: Final = 1
 
 _PREVIOUS_TAG: Final = 0
 _NEXT_TAG: Final = 1
@@ -52,7 +55,10 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _FIXED: Final = struct.Struct(">hqhib")
 _TIMES: Final = struct.Struct(">qq")
-_DECISION: Final = struct.Struct(">hqqi")
+_DECISION: Final = struct.Struct(">hqqiqb")
+
+NO_BATCH: Final = -1
+"""In place of a batch's number, where nothing was decided."""
 
 
 class State(Enum):
@@ -121,6 +127,20 @@ class TransactionRecord:
         return Writer(self.previous_producer_id, self.last_epoch)
 
 
+class Counting(Enum):
+    """Who counts the batches of a group, and so what may follow what."""
+
+    APPLICATION = 0
+    """An application gives each write a version; a later one is greater, by anything."""
+    QUERY = 1
+    """Spark counts the micro-batches of a query. Those without rows are not decided."""
+    ONCE = 2
+    """It is the only batch of its group, which may be forgotten."""
+
+
+_COUNTINGS: Final = {counting.value: counting for counting in Counting}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The newest batch of a group that was committed; all before it count as committed, too."""
@@ -129,6 +149,10 @@ class Decision:
     decided_ms: int
     members: int
     """How many transactions were committed by it."""
+    after: int = NO_BATCH
+    """The batch that was decided before it."""
+    counting: Counting | None = None
+    """None in what was written before it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +250,12 @@ def _tags(value: TransactionRecord) -> Iterator[tuple[int, bytes]]:
 
 
 def _encode_decision(value: Decision) -> bytes:
-    return _DECISION.pack(_DECISION_VERSION, value.batch_id, value.decided_ms, value.members)
+    assert value.counting is not None, "who asks says how its group counts"
+    fields = _DECISION.pack(
+        _DECISION_VERSION, value.batch_id, value.decided_ms, value.members, value.after,
+        value.counting.value,
+    )  # fmt: skip
+    return fields + _uvarint(0)
 
 
 def _text(text: str) -> bytes:
@@ -354,8 +383,18 @@ def _tagged(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int)
 
 def _decode_decision(reader: _Reader) -> Decision:
     version = reader.int16()
-    if version != _DECISION_VERSION:
-        raise CorruptMessage(f"version {version} of a decision; only 0 is known")
+    if not 0 <= version <= _DECISION_VERSION:
+        raise CorruptMessage(f"version {version} of a decision; those up to 1 are known")
     batch_id, decided_ms, members = reader.int64(), reader.int64(), reader.int32()
+    if version == 0:
+        reader.end()
+        return Decision(batch_id=batch_id, decided_ms=decided_ms, members=members)
+    after, number = reader.int64(), reader.int8()
+    if number not in _COUNTINGS:
+        raise CorruptMessage(f"{number} is no way to count batches")
+    reader.tags()
     reader.end()
-    return Decision(batch_id=batch_id, decided_ms=decided_ms, members=members)
+    return Decision(
+        batch_id=batch_id, decided_ms=decided_ms, members=members, after=after,
+        counting=_COUNTINGS[number],
+    )  # fmt: skip

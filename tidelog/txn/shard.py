@@ -27,7 +27,7 @@ read anew.
 """
 
 from collections.abc import Collection
-from typing import assert_never
+from typing import Final, assert_never
 
 from tidelog.errors import (
     BrokerError,
@@ -35,6 +35,7 @@ from tidelog.errors import (
     CoordinatorLoadInProgress,
     InvalidProducerIdMapping,
     InvalidRequest,
+    InvalidTransactionState,
     InvalidTransactionTimeout,
     NotCoordinator,
     TransactionalIdNotFound,
@@ -51,6 +52,7 @@ from tidelog.txn.events import (
     Decided,
     Effect,
     EndTransaction,
+    ForgetDecision,
     InitProducer,
     SendMarkers,
     ShardEffect,
@@ -60,7 +62,9 @@ from tidelog.txn.events import (
 from tidelog.txn.limits import Limits
 from tidelog.txn.placement import group_of
 from tidelog.txn.records import (
+    NO_BATCH,
     UNFINISHED,
+    Counting,
     Decision,
     DecisionWritten,
     TransactionWritten,
@@ -69,6 +73,9 @@ from tidelog.txn.records import (
 )
 from tidelog.txn.transaction import Transaction
 from tidelog.txn.writes import Write, Writes
+
+QUERY_JUMP_MAX: Final = 1_000_000
+"""How many batches of a query may follow each other without a row."""
 
 
 class Shard:
@@ -246,8 +253,9 @@ class Shard:
     def commit_group(self, event: CommitGroup, at: Moment) -> list[ShardEffect]:
         """Commit all members, or none; answered by `Decided`.
 
-        A refusal names the member at fault. Members that have written nothing are passed over.
-        What else is open in the group was left behind, and is aborted.
+        A refusal names the member at fault. Members that have written nothing are passed over; if
+        no other is named, there is nothing to decide. What else is open in the group was left
+        behind, and is aborted.
         """
         try:
             self._check_serving()
@@ -257,6 +265,7 @@ class Shard:
                 already = Decided(batch_id=decided.batch_id, is_new=False)
                 return [Answer(to=event.reply, result=already)]
             self._check_not_deciding(event.group)
+            _check_follows(event, decided)
             commits = self._commits(event, at)
         except BrokerError as error:
             return [Answer(to=event.reply, result=error)]
@@ -267,7 +276,8 @@ class Shard:
             if name not in named and transaction.can_be_swept
         ]
         decision = Decision(
-            batch_id=event.batch_id, decided_ms=at.wall_ms, members=len(commits)
+            batch_id=event.batch_id, decided_ms=at.wall_ms, members=len(commits),
+            after=event.after, counting=event.counting,
         )  # fmt: skip
         return self._write_decision(
             DecisionWritten(group=event.group, value=decision), [*commits, *sweeps],
@@ -283,18 +293,31 @@ class Shard:
             change = transaction.member_commit(member, at)
             if change is not None:
                 commits.append((transaction, change))
+        if not commits:
+            raise InvalidTransactionState(
+                f"batch {event.batch_id} of {event.group!r} has nothing to commit: no member wrote"
+            )
         return commits
 
-    def forget(self, group: str, reply: Token, at: Moment) -> list[ShardEffect]:
-        """Forget the decisions of a group that will never write again; answered by None."""
-        answer = Answer(to=reply, result=None)
+    def forget(self, event: ForgetDecision, at: Moment) -> list[ShardEffect]:
+        """Forget the decision of a group that had one batch only; answered by None.
+
+        All others are kept: without them a batch that comes again would be committed again.
+        """
+        group, answer = event.group, Answer(to=event.reply, result=None)
         try:
             self._check_serving()
             self._check_not_deciding(group)
+            decided = self._decisions.get(group)
+            if decided is None:
+                return [answer]
+            if decided.counting is not Counting.ONCE or decided.batch_id != event.batch_id:
+                raise InvalidTransactionState(
+                    f"batch {decided.batch_id} of {group!r} may be asked for again, and is not "
+                    "forgotten"
+                )
         except BrokerError as error:
-            return [Answer(to=reply, result=error)]
-        if group not in self._decisions:
-            return [answer]
+            return [Answer(to=event.reply, result=error)]
         return self._write_decision(DecisionWritten(group=group, value=None), [], answer, at)
 
     def _write_decision(
@@ -475,6 +498,28 @@ class Shard:
                 assert self._members[group][name] is transaction
         deciding = [w.decision.group for w in self._writes if w.decision is not None]
         assert sorted(deciding) == sorted(self._deciding)
+
+
+def _check_follows(event: CommitGroup, decided: Decision | None) -> None:
+    """Refuse a batch that is not of the query whose decisions these are, or skips what is not its
+    to skip: all that lies between would count as committed."""
+    what = f"batch {event.batch_id} of {event.group!r}"
+    newest = NO_BATCH if decided is None else decided.batch_id
+    if event.after != newest:
+        raise InvalidTransactionState(
+            f"{what} was begun after batch {event.after}, and the newest decision is {newest}"
+        )
+    if decided is None:
+        return
+    counting = decided.counting or event.counting
+    if counting is not event.counting or counting is Counting.ONCE:
+        raise InvalidTransactionState(
+            f"{what} is counted as {event.counting.name}, and the group as {counting.name}"
+        )
+    if counting is Counting.QUERY and event.batch_id - newest > QUERY_JUMP_MAX:
+        raise InvalidTransactionState(
+            f"{what} follows batch {newest}: a query does not skip that many batches"
+        )
 
 
 def _check_group(event: CommitGroup) -> None:

@@ -137,8 +137,8 @@ APIS: Final[dict[Api, Versions]] = {
     Api.DESCRIBE_TOPIC_PARTITIONS: _speak(0, 0, flexible_from=0),
     Api.ADD_RAFT_VOTER: _speak(0, 0, flexible_from=0),
     Api.REMOVE_RAFT_VOTER: _speak(0, 0, flexible_from=0),
-    Api.COMMIT_GROUP: _speak(0, 0, flexible_from=0),
+    Api.COMMIT_GROUP: _speak(1, 1, flexible_from=0),
     Api.READ_DECISION: _speak(0, 0, flexible_from=0),
-    Api.FORGET_DECISION: _speak(0, 0, flexible_from=0),
+    Api.FORGET_DECISION: _speak(1, 1, flexible_from=0),
     Api.RESTORE_BATCHES: _speak(0, 0, flexible_from=0),
 }

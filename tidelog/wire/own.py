@@ -7,22 +7,25 @@ clients pass over advertised keys that they do not know.
 
 # CommitGroup (1000) asks a transaction coordinator to commit the open transactions of all members,
 # as one batch of their group, or none of them. ReadDecision (1001) asks which batch was the last.
-# ForgetDecision (1002) says that the group will never write again.
+# ForgetDecision (1002) says that the group, which had one batch only, will never write again.
 # RestoreBatches (1003) asks the leader of a partition to append batches at the offsets that they
 # have, of which the first is the log's end. They are answered for once they are committed.
 #
-# CommitGroup request   := group: string, batch_id: int64, members: member*
+# CommitGroup request   := group: string, batch_id: int64, after: int64 (-1: none), counting: int8
+#                          (0 an application's versions, 1 a query's batches, 2 the only batch),
+#                          members: member*
 # member                := transactional_id: string, producer_id: int64, producer_epoch: int16
 # CommitGroup response  := throttle_ms: int32, error_code: int16, error_message: string?,
 #                          batch_id: int64, is_new: bool
 # ReadDecision request  := group: string
 # ReadDecision response := throttle_ms: int32, error_code: int16, error_message: string?,
 #                          batch_id: int64 (-1: none), decided_ms: int64
-# ForgetDecision request  := group: string
+# ForgetDecision request  := group: string, batch_id: int64
 # ForgetDecision response := throttle_ms: int32, error_code: int16, error_message: string?
 # RestoreBatches request  := topic_id: uuid, partition: int32, timeout_ms: int32, records: bytes
 # RestoreBatches response := throttle_ms: int32, error_code: int16, error_message: string?,
 #                            log_end: int64 (-1: unknown), where the log ends now
+# CommitGroup and ForgetDecision have version 1: in version 0 anybody could skip or forget batches.
 # All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
 
 from dataclasses import dataclass, field
@@ -34,7 +37,7 @@ from kio.schema.request_header.v2.header import RequestHeader
 from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import ProducerId, TransactionalId
 from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32, i32Timedelta, i64
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 COMMIT_GROUP: Final = 1000
 READ_DECISION: Final = 1001
@@ -45,7 +48,7 @@ RESTORE_BATCHES: Final = 1003
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitGroupMember:
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
+    __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
@@ -57,19 +60,21 @@ class CommitGroupMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitGroupRequest:
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
+    __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str = field(metadata={"kafka_type": "string"})
     batch_id: i64 = field(metadata={"kafka_type": "int64"})
+    after: i64 = field(metadata={"kafka_type": "int64"})
+    counting: i8 = field(metadata={"kafka_type": "int8"})
     members: tuple[CommitGroupMember, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitGroupResponse:
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
+    __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(COMMIT_GROUP)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
@@ -108,17 +113,18 @@ class ReadDecisionResponse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetDecisionRequest:
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
+    __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(FORGET_DECISION)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str = field(metadata={"kafka_type": "string"})
+    batch_id: i64 = field(metadata={"kafka_type": "int64"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetDecisionResponse:
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
+    __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(FORGET_DECISION)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader

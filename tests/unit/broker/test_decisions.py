@@ -7,6 +7,7 @@ from tidelog.wire.apis import Api
 
 OK, NOT_COORDINATOR, INVALID_REQUEST, INVALID_STATE, INVALID_MAPPING, FENCED = 0, 16, 42, 48, 49, 90
 GROUP = "spark.query"
+ONCE = 2
 
 
 class Members:
@@ -21,11 +22,13 @@ class Members:
             await producer.init()
             assert await producer.write(value, partition=partition) == OK
 
-    async def commit(self, batch_id=0, *, group=GROUP, members=None):
+    async def commit(self, batch_id=0, *, group=GROUP, members=None, after=None, counting=0):
+        if after is None:
+            after = (await self.node.ask(Api.READ_DECISION, 0, group=group)).batch_id
         members = [(p.name, p.id, p.epoch) for p in self.all] if members is None else members
         names = ("transactional_id", "producer_id", "producer_epoch")
         return await self.node.ask(
-            Api.COMMIT_GROUP, 0, group=group, batch_id=batch_id,
+            Api.COMMIT_GROUP, 1, group=group, batch_id=batch_id, after=after, counting=counting,
             members=[dict(zip(names, member, strict=True)) for member in members],
         )  # fmt: skip
 
@@ -103,6 +106,9 @@ def test_a_member_that_is_fenced_is_named_and_nothing_is_committed():
         (INVALID_REQUEST, {"group": "query"}),
         (INVALID_REQUEST, {"group": ""}),
         (INVALID_REQUEST, {"batch_id": -1}),
+        (INVALID_REQUEST, {"counting": 3}),
+        (INVALID_STATE, {"after": 7}),
+        (INVALID_STATE, {"members": []}),
         (INVALID_REQUEST, {"members": [("spark.other.0", 1, 0)]}),
         (INVALID_REQUEST, {"members": [("tx", 1, 0)]}),
         (INVALID_REQUEST, {"members": [(f"{GROUP}.0", 1, 0), (f"{GROUP}.0", 1, 0)]}),
@@ -144,11 +150,11 @@ def test_a_group_that_is_forgotten_may_decide_anew():
     async def story(node):
         members = Members(node)
         await members.write(b"a")
-        await members.commit(7)
+        await members.commit(7, counting=ONCE)
         await members.completed()
 
         for _ in range(2):
-            answer = await node.ask(Api.FORGET_DECISION, 0, group=GROUP)
+            answer = await node.ask(Api.FORGET_DECISION, 1, group=GROUP, batch_id=7)
             assert answer.error_code == OK
             assert await decided(node) == -1
 
@@ -178,9 +184,10 @@ def test_who_does_not_coordinate_the_group_says_so():
         keeper = node.requests._verification._coordinator_of.__self__
         keeper._drivers.clear()
 
-        assert (await members.commit()).error_code == NOT_COORDINATOR
-        for api in (Api.READ_DECISION, Api.FORGET_DECISION):
-            answer = await node.ask(api, 0, group=GROUP)
-            assert answer.error_code == NOT_COORDINATOR
+        assert (await members.commit(after=-1)).error_code == NOT_COORDINATOR
+        answer = await node.ask(Api.READ_DECISION, 0, group=GROUP)
+        assert answer.error_code == NOT_COORDINATOR
+        answer = await node.ask(Api.FORGET_DECISION, 1, group=GROUP, batch_id=0)
+        assert answer.error_code == NOT_COORDINATOR
 
     on_a_coordinator(story)

@@ -255,16 +255,16 @@ def test_a_group_is_committed_where_its_members_are_coordinated():
     async def story(broker):
         member = Member("spark.q.0", 7, 0)
 
-        assert await broker.commit_group("spark.q", 5, [member]) == Decision(
+        assert await broker.commit_group("spark.q", 5, [member], after=3) == Decision(
             batch_id=5, is_new=True
         )
         assert await broker.read_decision("spark.q") == 3
         broker.script[READ_DECISION] = [{"batch_id": -1}]
         assert await broker.read_decision("spark.q") is None
-        await broker.forget_decision("spark.q")
+        await broker.forget_decision("spark.q", 5)
         broker.script[FORGET_DECISION] = [FENCED]
         with pytest.raises(Refused):
-            await broker.forget_decision("spark.q")
+            await broker.forget_decision("spark.q", 5)
 
     asking(story)
 
@@ -276,10 +276,10 @@ def test_a_decision_is_asked_for_again_where_its_answer_was_lost_and_a_refusal_i
             NOT_COORDINATOR,
             {"batch_id": 6, "is_new": False},
         ]
-        assert not (await broker.commit_group("spark.q", 5, [])).is_new
+        assert not (await broker.commit_group("spark.q", 5, [], after=None)).is_new
 
         broker.script[COMMIT_GROUP] = [{"error_code": FENCED, "error_message": "spark.q.1 is old"}]
         with pytest.raises(Refused, match=r"spark\.q\.1 is old"):
-            await broker.commit_group("spark.q", 7, [])
+            await broker.commit_group("spark.q", 7, [], after=6)
 
     asking(story)

@@ -9,7 +9,8 @@ from tests.unit.client.fake_broker import FakeBroker
 from tidelog.client.wire import Connection, ConnectionFailed, versions_known
 from tidelog.errors import UnsupportedVersion
 from tidelog.model import Endpoint
-from tidelog.wire.apis import Api
+from tidelog.wire import own
+from tidelog.wire.apis import APIS, Api
 
 
 def endpoint(port):
@@ -204,3 +205,9 @@ def test_a_silent_listener_is_given_up():
                 await Connection.open(endpoint(port), timeout_seconds=0.2)
 
     asyncio.run(scenario())
+
+
+def test_requests_of_our_own_are_spoken_in_the_version_that_brokers_take():
+    for key in own.NAMES:
+        speaks = APIS[Api(key)]
+        assert versions_known(key) == (speaks.least, speaks.most)

@@ -16,6 +16,7 @@ from tidelog.txn.events import (
     AddPartitions,
     CommitGroup,
     EndTransaction,
+    ForgetDecision,
     GroupMember,
     Initialised,
     InitProducer,
@@ -24,6 +25,7 @@ from tidelog.txn.events import (
     TransactionView,
 )
 from tidelog.txn.limits import Limits
+from tidelog.txn.records import NO_BATCH, Counting
 from tidelog.txn.shard import Shard
 
 WAITS = "waits"
@@ -128,15 +130,29 @@ class Desk:
         self.do(self.shard.abort(name, token, self.at()))
         return token
 
-    def commit_group(self, group: str, batch_id: int, *members: GroupMember) -> str:
+    def commit_group(
+        self,
+        group: str,
+        batch_id: int,
+        *members: GroupMember,
+        after: int | None = None,
+        counting: Counting = Counting.APPLICATION,
+    ) -> str:
+        """Ask for a decision, after the newest one if nothing else is said."""
         token = self._token()
-        event = CommitGroup(reply=token, group=group, batch_id=batch_id, members=members)
+        newest = self.shard._decisions.get(group)
+        known = NO_BATCH if newest is None else newest.batch_id
+        event = CommitGroup(
+            reply=token, group=group, batch_id=batch_id, members=members, counting=counting,
+            after=known if after is None else after,
+        )  # fmt: skip
         self.do(self.shard.commit_group(event, self.at()))
         return token
 
-    def forget(self, group: str) -> str:
+    def forget(self, group: str, batch_id: int = 0) -> str:
         token = self._token()
-        self.do(self.shard.forget(group, token, self.at()))
+        event = ForgetDecision(reply=token, group=group, batch_id=batch_id)
+        self.do(self.shard.forget(event, self.at()))
         return token
 
     # The world around.

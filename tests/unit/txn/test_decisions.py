@@ -1,5 +1,7 @@
 """One decision over many prepared producers: all of it, once, or nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.txn.desk import WAITS, A, B, C, Desk
@@ -13,6 +15,8 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.txn.events import Decided, GroupMember, Initialised
+from tidelog.txn.records import Counting
+from tidelog.txn.shard import QUERY_JUMP_MAX
 from tidelog.txn.transitions import EPOCH_MAX
 
 GROUP = "spark.q"
@@ -205,13 +209,72 @@ def test_a_member_that_wrote_nothing_is_passed_over():
     assert states(desk) == {FIRST: "Empty", SECOND: "CompleteCommit"}
 
 
-def test_a_batch_without_anything_to_commit_is_decided_too():
+@pytest.mark.parametrize("idles", [True, False])
+def test_a_batch_in_which_nothing_was_written_is_not_decided(idles):
     desk = Desk()
-    token = desk.commit_group(GROUP, 0)
-    desk.store()
+    open_member = wrote(desk, FIRST, A)
+    members = [GroupMember(SECOND, *desk.began(SECOND))] if idles else []
+    token = desk.commit_group(GROUP, 0, *members)
 
+    assert isinstance(desk.answers[token], InvalidTransactionState)
+    assert desk.in_flight == {}
+    token = desk.commit_group(GROUP, 0, open_member)
+    desk.store()
     assert desk.answers[token] == Decided(batch_id=0, is_new=True)
-    assert decided(desk) == 0
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "fields"),
+    [
+        (5, {"after": 3}),
+        (5, {"after": -1}),
+        (5, {"after": 5}),
+        (5, {"counting": Counting.APPLICATION}),
+        (5, {"counting": Counting.ONCE}),
+        (5 + QUERY_JUMP_MAX, {}),
+        (2**63 - 1, {}),
+    ],
+)
+def test_a_batch_that_does_not_follow_the_decisions_of_its_query_is_refused(batch_id, fields):
+    desk = Desk()
+    desk.commit_group(GROUP, 4, wrote(desk, FIRST, A), counting=Counting.QUERY)
+    desk.settle()
+    member = wrote(desk, FIRST, A)
+
+    token = desk.commit_group(GROUP, batch_id, member, **{"counting": Counting.QUERY} | fields)
+
+    assert isinstance(desk.answers[token], InvalidTransactionState)
+    assert f"batch {batch_id}" in str(desk.answers[token])
+    assert desk.in_flight == {}
+    token = desk.commit_group(GROUP, 5, member, counting=Counting.QUERY)
+    desk.store()
+    assert desk.answers[token] == Decided(batch_id=5, is_new=True)
+
+
+def test_a_query_skips_batches_without_rows_and_an_application_any_versions():
+    desk = Desk()
+    for group, counting, batch_id in [
+        ("spark.q", Counting.QUERY, 4 + QUERY_JUMP_MAX),
+        ("spark.app", Counting.APPLICATION, 2**62),
+    ]:
+        for number in (4, batch_id):
+            member = wrote(desk, f"{group}.0", A)
+            token = desk.commit_group(group, number, member, counting=counting)
+            desk.settle()
+            assert desk.answers[token] == Decided(batch_id=number, is_new=True)
+
+
+def test_a_group_that_decided_before_counting_was_asked_for_takes_it_from_the_next_batch():
+    desk = Desk()
+    desk.commit_group(GROUP, 4, wrote(desk, FIRST, A))
+    desk.settle()
+    desk.shard._decisions[GROUP] = replace(desk.shard._decisions[GROUP], counting=None)
+
+    token = desk.commit_group(GROUP, 5, wrote(desk, FIRST, A), counting=Counting.QUERY)
+    desk.settle()
+
+    assert desk.answers[token] == Decided(batch_id=5, is_new=True)
+    assert desk.shard.decisions()[GROUP].counting is Counting.QUERY
 
 
 @pytest.mark.parametrize(
@@ -260,7 +323,7 @@ def test_a_zombie_driver_cannot_decide_over_members_that_were_fenced():
 def test_a_zombie_driver_with_an_old_batch_changes_nothing():
     desk = Desk()
     zombie = wrote(desk, FIRST, A)
-    desk.commit_group(GROUP, 5)
+    desk.commit_group(GROUP, 5, wrote(desk, SECOND, B))
     desk.settle()
 
     token = desk.commit_group(GROUP, 4, zombie)
@@ -323,11 +386,12 @@ def test_what_the_decision_leaves_behind_is_aborted_in_the_same_write():
 def test_partitions_on_their_way_are_swept_with_the_rest():
     desk = Desk()
     left = wrote(desk, SECOND, A)
+    other = wrote(desk, FIRST, A)
     desk.add(SECOND, left[1:], B)
-    desk.commit_group(GROUP, 4)
+    desk.commit_group(GROUP, 4, other)
     desk.store()
 
-    assert desk.markers[0].places == (A, B)
+    assert (A, B) in [markers.places for markers in desk.markers]
 
 
 def test_after_a_crash_every_decided_member_is_rolled_forward():
@@ -393,12 +457,26 @@ def test_decisions_outlive_the_ids_of_their_members():
     assert desk.shard._members == {}
 
 
+@pytest.mark.parametrize(
+    ("counting", "batch_id"), [(Counting.QUERY, 4), (Counting.APPLICATION, 4), (Counting.ONCE, 3)]
+)
+def test_what_may_be_asked_for_again_is_not_forgotten(counting, batch_id):
+    desk = Desk()
+    desk.commit_group(GROUP, 4, wrote(desk, FIRST, A), counting=counting)
+    desk.settle()
+
+    token = desk.forget(GROUP, batch_id)
+
+    assert isinstance(desk.answers[token], InvalidTransactionState)
+    assert decided(desk) == decided(desk.restart()) == 4
+
+
 def test_a_group_is_forgotten_only_when_asked():
     desk = Desk()
-    desk.commit_group(GROUP, 4)
-    desk.store()
+    desk.commit_group(GROUP, 4, wrote(desk, FIRST, A), counting=Counting.ONCE)
+    desk.settle()
 
-    token = desk.forget(GROUP)
+    token = desk.forget(GROUP, 4)
     assert decided(desk) == 4
     desk.store()
 

@@ -1,5 +1,6 @@
 """The formats, against bytes laid out by hand from Kafka's message definitions."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, NO_PRODUCER, TopicPartition
 from tidelog.records import Record
 from tidelog.txn.records import (
+    Counting,
     Decision,
     DecisionWritten,
     State,
@@ -100,6 +102,15 @@ DECISION_KEY = unhex("""
     0007 737061726b2e71 # group "spark.q"
 """)
 DECISION = unhex("""
+    0001                # version 1
+    000000000000002a    # batch 42
+    0000018bcfe56be8    # decided at 1700000001000
+    00000003            # three members
+    0000000000000028    # after batch 40
+    01                  # batches of a query
+    00                  # no tags
+""")
+OLD_DECISION = unhex("""
     0000                # version 0
     000000000000002a    # batch 42
     0000018bcfe56be8    # decided at 1700000001000
@@ -156,13 +167,28 @@ def test_the_older_version_is_read(data, value):
 
 
 def test_a_decision_is_written_under_a_key_of_ours():
-    value = Decision(batch_id=42, decided_ms=1700000001000, members=3)
+    value = Decision(
+        batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY
+    )
     written = DecisionWritten(group="spark.q", value=value)
 
     record = encode(written, 123)
 
     assert (record.key, record.value) == (DECISION_KEY, DECISION)
     assert decode(record) == written
+
+
+def test_older_decisions_are_read_and_what_later_ones_say_in_tags_is_passed_over():
+    old = Decision(batch_id=42, decided_ms=1700000001000, members=3)
+    new = replace(old, after=40, counting=Counting.QUERY)
+    later = DECISION[:-1] + bytes.fromhex("01 07 02 beef")
+
+    assert decode(Record(key=DECISION_KEY, value=OLD_DECISION)) == DecisionWritten(
+        group="spark.q", value=old
+    )
+    assert decode(Record(key=DECISION_KEY, value=later)) == DecisionWritten(
+        group="spark.q", value=new
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +226,8 @@ def test_tags_of_later_versions_are_passed_over():
         Record(key=KEY, value=b"\x00\x02" + ONGOING[2:]),
         Record(key=KEY, value=ONGOING[:16] + b"\x06" + ONGOING[17:]),
         Record(key=KEY, value=ONGOING[:-1] + b"\x01\x00\x02\x00\x00"),
-        Record(key=DECISION_KEY, value=b"\x00\x01" + DECISION[2:]),
+        Record(key=DECISION_KEY, value=b"\x00\x02" + DECISION[2:]),
+        Record(key=DECISION_KEY, value=DECISION[:-2] + b"\x07\x00"),
     ],
 )
 def test_what_makes_no_sense_is_corruption(damaged):

@@ -24,12 +24,21 @@ from tidelog.txn.events import (
     CommitGroup,
     Ended,
     EndTransaction,
+    ForgetDecision,
+    GroupMember,
     Initialised,
     InitProducer,
     SendMarkers,
 )
 from tidelog.txn.limits import Limits
-from tidelog.txn.records import State, TransactionRecord, TransactionWritten, encode
+from tidelog.txn.records import (
+    NO_BATCH,
+    Counting,
+    State,
+    TransactionRecord,
+    TransactionWritten,
+    encode,
+)
 from tidelog.txn.shard import Shard
 from tidelog.txn.transitions import EPOCH_MAX
 
@@ -65,8 +74,18 @@ def test_nothing_is_served_before_the_log_is_read():
             at,
         ),
         *shard.abort("x", 4, at),
-        *shard.commit_group(CommitGroup(reply=5, group="spark.q", batch_id=1, members=()), at),
-        *shard.forget("spark.q", 6, at),
+        *shard.commit_group(
+            CommitGroup(
+                reply=5,
+                group="spark.q",
+                batch_id=1,
+                after=NO_BATCH,
+                members=(),
+                counting=Counting.QUERY,
+            ),
+            at,
+        ),
+        *shard.forget(ForgetDecision(reply=6, group="spark.q", batch_id=1), at),
     ]
 
     assert len(answers) == 6
@@ -83,9 +102,10 @@ def test_nothing_is_served_before_the_log_is_read():
 def test_everyone_who_waits_is_told_when_the_shard_goes():
     desk = Desk()
     who = desk.opened("x", A)
+    member = GroupMember("spark.q.0", *desk.opened("spark.q.0", A))
     desk.end("x", who)
     desk.store()
-    waiting = [desk.add("x", who, B), desk.init("y"), desk.commit_group("spark.q", 1)]
+    waiting = [desk.add("x", who, B), desk.init("y"), desk.commit_group("spark.q", 1, member)]
 
     desk.do(desk.shard.unload())
 

@@ -33,6 +33,7 @@ from tidelog.errors import (
 from tidelog.txn.events import GroupMember, SendMarkers
 
 NAME: Final = "spark.q.0"
+OTHER: Final = "spark.q.1"
 GROUP: Final = "spark.q"
 DAY: Final = 24 * 60 * 60
 STATES: Final = {
@@ -180,7 +181,9 @@ def commit_group(desk: Desk) -> str:
 
 
 def sweep(desk: Desk) -> None:
-    desk.commit_group(GROUP, 7)
+    view = desk.shard.describe(OTHER)
+    assert view is not None
+    desk.commit_group(GROUP, 7, GroupMember(OTHER, view.producer_id, view.epoch))
 
 
 def mark(desk: Desk) -> None:
@@ -258,7 +261,7 @@ commit+         |IM  |IS    |OK/PC+|CT   |CT   |IS    |IS    |CT   |CT   |IS    
 abort+          |IM  |OK/CA+|OK/PA+|CT   |CT   |OK/CA+|OK/CA+|CT   |CT   |OK/CA+|OK/CA+|CT   |OK/CA+
 commit+, before |IM  |PF    |PF    |PF   |PF   |PF    |PF    |OK   |IS   |OK    |IS    |PF   |PF
 abort+, before  |IM  |PF    |PF    |PF   |PF   |PF    |PF    |IS   |OK   |IS    |OK    |PF   |PF
-group commits   |IM  |OK    |OK/PC+|IS   |IS   |IS    |IS    |IS   |IS   |IS    |IS    |IS   |IS
+group commits   |IM  |IS    |OK/PC+|IS   |IS   |IS    |IS    |IS   |IS   |IS    |IS    |IS   |IS
 group sweeps    |..  |..    |../PA+|..   |..   |..    |..    |..   |..   |..    |..    |..   |..
 operator aborts |NF  |IS    |OK/PA+|IS   |OK   |IS    |IS    |IS   |OK   |IS    |IS    |OK   |IS
 timeout         |..  |..    |../PA+|..   |..   |..    |..    |..   |..   |..    |..    |..   |..
@@ -302,10 +305,12 @@ expire          |.. |..    |..    |..  |..   |..   |..   |..     |..
 def outcome(situation: str, event: str) -> str:
     """What the machine does, as a cell of the table."""
     desk = Desk()
+    desk.opened(OTHER, A)  # for a decision that leaves the id behind
     SITUATIONS[situation](desk)
     before = desk.shard.describe(NAME)
     if desk.in_flight:  # what is on its way counts as there
         other = Desk()
+        other.opened(OTHER, A)
         SITUATIONS[situation](other)
         other.store()
         before = other.shard.describe(NAME)
