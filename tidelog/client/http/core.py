@@ -26,7 +26,13 @@ from tidelog.client.http.effects import (
     Send,
     Wait,
 )
-from tidelog.client.http.errors import OutcomeUnknown, TidelogHTTPError, Unavailable, error_of
+from tidelog.client.http.errors import (
+    Conflict,
+    OutcomeUnknown,
+    TidelogHTTPError,
+    Unavailable,
+    error_of,
+)
 from tidelog.client.http.routes import Place, Routes
 from tidelog.client.http.sse import EVENT_BYTES_MAX, Event, EventTooLong, Parser
 from tidelog.client.http.tokens import Tokens
@@ -81,6 +87,9 @@ class Ask:
     retries: int | None = None
     is_repeatable: bool = True
     """False if nobody knows it again: then it is not repeated once a node may have got it."""
+    may_hold_again: bool = False
+    """What it demands may hold again after it was refused: an earlier attempt that is still on its
+    way may be carried out then. So a conflict does not make that one's fate known."""
     has_cursor: bool = True
     """Whether a stream of it goes on where it was; otherwise with whatever comes then."""
 
@@ -370,7 +379,10 @@ class Tries:
     def refusal(self, reply: Reply) -> TidelogHTTPError:
         """The error of an answer that is final."""
         problem = _problem_of(reply)
-        if reply.status == 504 and self.ask.is_write:
+        is_known = reply.status != 504
+        if reply.status == Conflict.status_usual and self.ask.may_hold_again:
+            is_known = not self.may_have_happened
+        if not is_known and self.ask.is_write:
             return self._unknown(problem.get("detail") or "", problem)
         return error_of(
             reply.status, problem, str(self.ask),

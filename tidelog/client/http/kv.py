@@ -125,13 +125,14 @@ class KvPlans:
         """Write a value, which may be any JSON; for `ttl` seconds, or for good.
 
         With `if_version` only if that is the key's version, or if it is absent (`ABSENT`);
-        otherwise Conflict.
+        otherwise Conflict. A key never has the same version twice, but may be absent again; so
+        where an attempt was lost and the next one finds the key there, it is an OutcomeUnknown.
         """
         document = _operation(Put(key, value, ttl, if_version))
         found = yield from self._core.write(
             Ask(
                 method="PUT", path=self._path_of(key), body=to_json(document),
-                place=self._place(key),
+                place=self._place(key), may_hold_again=if_version == ABSENT,
             ),
             min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
@@ -169,7 +170,10 @@ class KvPlans:
         min_replicas_ack: int | None = None,
         sync_timeout: Seconds | None = None,
     ) -> Plan[Entry | None]:
-        """Write if the key still is at `version`, None for absent; None if it is not."""
+        """Write if the key still is at `version`, None for absent; None if it is not.
+
+        OutcomeUnknown where nobody can tell, as of any write.
+        """
         try:
             return (
                 yield from self.put(

@@ -118,6 +118,23 @@ def test_a_delete_tells_whether_there_was_something():
     assert fleet.asked[0].body is None
 
 
+@pytest.mark.parametrize(("version", "is_known"), [(None, False), (3, True)])
+def test_a_conflict_after_a_lost_attempt_is_a_no_only_if_it_can_never_hold_again(version, is_known):
+    fleet = Fleet()
+    fleet.says(KEY, Gone(httpx.ReadError), problem(409, "it is there", version=7))
+
+    def compare_and_set():
+        return fleet.client().kv("b").compare_and_set("k", "me", version)
+
+    if is_known:
+        assert compare_and_set() is None
+    else:
+        with pytest.raises(OutcomeUnknown):
+            compare_and_set()
+    keys = {asked.headers["idempotency-key"] for asked in fleet.asked}
+    assert (len(fleet.asked), len(keys)) == (2, 1)
+
+
 def test_compare_and_set_writes_only_what_was_seen():
     fleet = Fleet()
     fleet.says(KEY, Counter())
