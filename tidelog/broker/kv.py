@@ -26,11 +26,10 @@ from tidelog.broker.confirming import Confirming
 from tidelog.broker.kv_state import LeaderState
 from tidelog.broker.serving import Work
 from tidelog.broker.views import View, Views
-from tidelog.broker.writing import Write, find_repeated
+from tidelog.broker.writing import Write, digest_of, find_repeated, reused
 from tidelog.errors import (
     BrokerError,
     ConcurrentTransactions,
-    InvalidRequest,
     InvalidTopic,
     NotLeader,
     OffsetNotAvailable,
@@ -320,10 +319,11 @@ class Kv:
         state = await self._ready(partition, deadline)
         write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
         # From here to the append there is no other turn.
-        repeated = find_repeated(partition, work.once)
+        digest = digest_of(msgspec.msgpack.encode(work.changes))
+        repeated = find_repeated(partition, work.once, digest)
         if repeated is not None:
             if repeated.offset_delta + 1 != len(work.changes):
-                raise InvalidRequest("this Idempotency-Key was used for another request")
+                raise reused()
             write.repeat(repeated)
             return KvWritten(offset=await write.committed())
         before = [state.current(change.key) if change.asks else None for change in work.changes]
@@ -346,7 +346,7 @@ class Kv:
             await self._certain(partition, state.leader, seen, deadline)
             return KvWritten(offset=-1, existed=existed, refused=tuple(refused))
         now_ms = self._broker.host.clock.wall_ms()
-        write.append([record_of(change, now_ms) for change in work.changes], work.once)
+        write.append([record_of(change, now_ms) for change in work.changes], work.once, digest)
         return KvWritten(offset=await write.committed(), existed=existed)
 
     async def _certain(

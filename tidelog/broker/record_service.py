@@ -22,7 +22,7 @@ from tidelog.broker.offsets import find_offset
 from tidelog.broker.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
 from tidelog.broker.serving import Work, side_by_side
 from tidelog.broker.topics import create_topic
-from tidelog.broker.writing import Write, find_repeated
+from tidelog.broker.writing import Write, find_repeated, reused
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import MetadataRecord
@@ -36,13 +36,11 @@ from tidelog.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutcomeUnknown,
-    OutOfOrderSequence,
     StorageError,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
     UnknownTopicOrPartition,
-    error_of,
 )
 from tidelog.host import Bytes
 from tidelog.log.committed import committed_batches
@@ -94,7 +92,6 @@ _PASSING: Final = (
     OffsetNotAvailable,
     OutcomeUnknown,
 )
-_REUSED: Final = "this Idempotency-Key was used for another request"
 
 
 class ProduceWork(Work, frozen=True, kw_only=True):
@@ -308,10 +305,7 @@ class RecordService:
             write.repeat(found)
         else:
             count = found.offset_delta + 1
-            raise error_of(
-                OutOfOrderSequence.code,
-                f"{_REUSED}: that had {count} records for {partition.name}, not {work.count}",
-            )
+            raise reused(f"that had {count} records for {partition.name}, not {work.count}")
         return Written(offset=await write.committed(), is_repeat=write.is_repeat)
 
     # Reading.

@@ -5,6 +5,8 @@ Rule 1: a refusal before the append means that nothing was written. After it, no
 Rule 2: a request with an Idempotency-Key is a batch of a producer that writes nothing else. The
         log knows its producers over restarts and failovers; so a repeated request is recognised
         by what recognises a repeated batch, and is answered with the offset that it has.
+        The batch's first sequence is a digest of what was asked for: a key that is used for
+        something else is known by it. Kafka's clients cannot write as such a producer.
 Rule 3: `copies` adds to what the topic demands and never takes away from it, but for 0: then the
         leader's own file is enough, as with acks=1.
 """
@@ -15,13 +17,16 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
-from tidelog.errors import BrokerError, InvalidRequest, OutcomeUnknown
+from tidelog.errors import BrokerError, InvalidRequest, OutcomeUnknown, OutOfOrderSequence, error_of
 from tidelog.host import Clock
 from tidelog.log.producers import RememberedBatch
 from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId
 from tidelog.partition.driver import Partition
-from tidelog.records import Record, encode_batch
+from tidelog.records import SEQUENCE_MODULUS, Record, encode_batch
 
+_REUSED: Final = "this Idempotency-Key was used for another request"
+NO_DIGEST: Final = 0
+"""Of a request that says nothing of what it asks for, or was written before any did."""
 ONCE_EPOCH: Final = 0
 """Such a producer writes one batch, in one epoch."""
 
@@ -34,19 +39,37 @@ def once_of(key: str | None) -> ProducerId:
     return ONCE_PRODUCER_MIN | int.from_bytes(digest, "big") >> 2
 
 
-def batch_of(records: Sequence[Record], once: ProducerId) -> bytearray:
+def digest_of(asked: bytes) -> int:
+    """What a request with an Idempotency-Key is told from others by: 31 bits, never 0."""
+    digest = int.from_bytes(blake2b(asked, digest_size=4).digest(), "big")
+    return digest % (SEQUENCE_MODULUS - 1) + 1
+
+
+def batch_of(records: Sequence[Record], once: ProducerId, digest: int = NO_DIGEST) -> bytearray:
     """The batch of a request whose key stands for `once`."""
     if once == NO_PRODUCER:
         return encode_batch(records)
-    return encode_batch(records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=0)
+    return encode_batch(records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=digest)
 
 
-def find_repeated(partition: Partition, once: ProducerId) -> RememberedBatch | None:
-    """What an earlier request with this key has written here."""
+def find_repeated(
+    partition: Partition, once: ProducerId, digest: int = NO_DIGEST
+) -> RememberedBatch | None:
+    """What an earlier request with this key has written here; refused if it was another."""
     if once == NO_PRODUCER:
         return None
     state = partition.log.producers.get(once)
-    return state.batches[-1] if state is not None and state.batches else None
+    if state is None or not state.batches:
+        return None
+    found = state.batches[-1]
+    if digest != NO_DIGEST and found.first_sequence not in (NO_DIGEST, digest):
+        raise reused()
+    return found
+
+
+def reused(detail: str = "") -> BrokerError:
+    """The refusal of a key that an earlier request has had."""
+    return error_of(OutOfOrderSequence.code, f"{_REUSED}: {detail}" if detail else _REUSED)
 
 
 class Fate:
@@ -88,15 +111,17 @@ class Write:
     def _acks(self) -> int:
         return 1 if self._copies == 0 else -1
 
-    def append(self, records: Sequence[Record], once: ProducerId = NO_PRODUCER) -> Offset:
+    def append(
+        self, records: Sequence[Record], once: ProducerId = NO_PRODUCER, digest: int = NO_DIGEST
+    ) -> Offset:
         """Append; where its first record stands, now or since an earlier request."""
-        return self.append_batch(batch_of(records, once), len(records))
+        return self.append_batch(batch_of(records, once, digest), len(records))
 
     def append_batch(self, batch: bytearray, count: int) -> Offset:
         """Append a batch of `count` records; where the first stands."""
         end_before = self._partition.log.end
         self.offset, _, self._is_done = self._partition.append(
-            batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch)
+            batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch), is_once=True
         )
         self.is_repeat = self.offset < end_before
         self.end = self.offset + count

@@ -15,6 +15,7 @@ from tidelog.errors import (
     BrokerError,
     CorruptMessage,
     FencedLeaderEpoch,
+    InvalidRequest,
     InvalidTopic,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -42,6 +43,7 @@ from tidelog.model import (
     NO_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
+    ONCE_PRODUCER_MIN,
     Epoch,
     NodeId,
     Offset,
@@ -347,13 +349,15 @@ class Partition:
         pins_bytes: int,
         internal: bool = False,
         is_transactional: bool = False,
+        is_once: bool = False,
     ) -> tuple[Offset, int, bool]:
         """Append one batch as a client sent it, or with `internal` as this node made it.
 
         Returns its base offset, its append time (or NO_TIMESTAMP), and whether `waiter` need not
         be awaited; otherwise `waiter` is told later. `pins_bytes` is the size of the request that
         `batch` keeps in memory. `is_transactional`: its transaction is known to have this
-        partition.
+        partition. `is_once`: this node made its producer id of a request's Idempotency-Key; from
+        clients such ids are refused, since whoever has written under one has answered the key.
         """
         config = self.config
         if self._is_internal and not internal:
@@ -361,6 +365,11 @@ class Partition:
             raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
         leader = self._writing(acks)
         header = check_batch(batch, is_internal=internal)
+        if header.producer_id >= ONCE_PRODUCER_MIN and not is_once:
+            raise InvalidRequest(
+                f"no producer has the id {header.producer_id}: InitProducerId gives out ids; those "
+                "from 2^62 on stand for Idempotency-Keys"
+            )
         size = len(batch)
         if size > config.max_message_bytes:
             raise MessageTooLarge(size=size, size_max=config.max_message_bytes)

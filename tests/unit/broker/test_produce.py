@@ -12,12 +12,13 @@ from tests.unit.broker.node import (
     placed,
 )
 from tests.unit.wire.messages import frame_of, produce_fields, read_response
+from tidelog.broker.writing import once_of
 from tidelog.errors import NotLeader
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.host import START_WALL_MS
 from tidelog.wire.apis import APIS, Api
 
-HOUR = 3600
+HOUR, INVALID_REQUEST = 3600, 42
 AS_PRODUCER = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
 VERSIONS = range(APIS[Api.PRODUCE].taken_from, APIS[Api.PRODUCE].most + 1)
 
@@ -31,6 +32,21 @@ def test_offsets_follow_each_other_in_every_version():
             answer = await node.produce(topic, batch_of(b"a", b"b"), version=version)
 
             assert (answer.error_code, answer.base_offset) == (0, 2 * number)
+
+    on_a_node(story)
+
+
+def test_no_client_writes_as_a_producer_that_stands_for_an_idempotency_key():
+    """Who does has answered a request that was never made."""
+
+    async def story(node):
+        await node.create("t")
+        batch = batch_of(b"a", **AS_PRODUCER | {"producer_id": once_of("key")})
+
+        for version in VERSIONS[:-1]:
+            answer = await node.produce("t", batch, version=version)
+            assert answer.error_code == INVALID_REQUEST
+        assert node.broker.partition("t", 0).log.end == 0
 
     on_a_node(story)
 

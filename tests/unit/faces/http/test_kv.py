@@ -105,6 +105,29 @@ def test_an_idempotency_key_names_what_is_done_to_one_key():
     on_a_node(story)
 
 
+@pytest.mark.parametrize(
+    "body", [{"value": 2}, {"value": 1, "ttl_ms": 1000}, {"value": 1, "if_version": 0}]
+)
+def test_an_idempotency_key_with_another_body_is_refused(body):
+    async def story(node):
+        app = serving(node)
+
+        async def put(body):
+            headers = {**JSON, "idempotency-key": "same"}
+            chunks = (json.dumps(body).encode(),)
+            return await ask(app, "/v1/kv/b/a", method="PUT", headers=headers, chunks=chunks)
+
+        assert (await put({"value": 1})).json["version"] == 0
+        refused, again = await put(body), await put({"value": 1})
+
+        assert refused.status == 422
+        assert "another request" in refused.json["detail"]
+        assert (again.status, again.json["version"]) == (200, 0)
+        assert (await ask(app, "/v1/kv/b/a")).json["value"] == 1
+
+    on_a_node(story)
+
+
 def test_a_key_lives_as_long_as_it_shall_by_the_clock_of_its_leader():
     async def story(node):
         app = serving(node)
