@@ -3,7 +3,8 @@
 Rule 1: where a batch of the log has the same bytes as that of the backup, its records are the same
         and need not be unpacked. Any other is compared record by record.
 Rule 2: a log that is compacted meanwhile may lack what a later record of the same key, or a
-        deletion whose time had come, has made void; nothing else.
+        deletion whose time had come, has made void; nothing else. That later record may lie behind
+        the end of the backup.
 """
 
 from collections import deque
@@ -53,6 +54,8 @@ class Comparison:
         self._may_lack = may_lack
         self._void: dict[bytes | None, Offset] = {}
         """Keys of records that are lacking, until a later record of the key is found."""
+        self._later: set[bytes | None] = set()
+        """Keys of records behind the end."""
         self.records = 0
         """How many were found as they should be."""
         self.lacking = 0
@@ -61,6 +64,10 @@ class Comparison:
     def take(self, data: bytes) -> None:
         """Compare whole batches of the log; Differs says where they differ."""
         for header, batch in iterate_batches(data):
+            if header.base_offset >= self._end:
+                if self._may_lack and not header.is_control:
+                    self._later.update(record.key for record in decode_batch(batch))
+                continue
             is_inside = header.last_offset >= self._start and header.base_offset < self._end
             if header.is_control or not header.record_count or not is_inside:
                 continue
@@ -77,6 +84,8 @@ class Comparison:
         """There is no more in the log."""
         while (record := self._take_record()) is not None:
             self._lacks(record)
+        for key in self._later:
+            self._void.pop(key, None)
         if self._void:
             offset = min(self._void.values())
             raise Differs(f"{self._where}: the record at offset {offset} is missing")

@@ -5,6 +5,8 @@ Rule 2: it names every file that it needs, those of earlier backups too; so it s
 Rule 3: the chunks of a partition follow each other without a gap, from at or before its first
         offset to its last. A span in which nothing is committed for good (markers, what was
         aborted, what was compacted away) is a chunk without a file.
+Rule 4: the files that it names lie below the directory of backups. One that names others was not
+        written by us, and is not read: what it names would be read, and once it is old, deleted.
 """
 
 # file     := {"sha256": of the bytes of manifest, "manifest": Manifest}             (JSON)
@@ -137,9 +139,20 @@ def decode(data: bytes, what: str) -> Manifest:
             raise Damaged(
                 f"{what} has version {version}, this program reads {VERSION}; use a newer one"
             )
-        return msgspec.json.decode(file.manifest, type=Manifest)
+        manifest = msgspec.json.decode(file.manifest, type=Manifest)
+        for name in (manifest.id, *sorted(manifest.files)):
+            if not is_inside(name) or name.startswith(f"{FOLDER}/"):
+                raise Damaged(f"{what} names {name!r}, which is no file of a backup")
+        return manifest
     except msgspec.MsgspecError as error:
         raise Damaged(f"{what} is no manifest of a backup: {error}") from None
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name leads to a file below the directory that it is looked up in, everywhere."""
+    return not any(
+        part in ("", ".", "..") or any(c in part for c in "\\:\0") for part in name.split("/")
+    )
 
 
 def gaps(manifest: Manifest) -> list[str]:

@@ -2,6 +2,7 @@
 
 Rule 1: a file is there whole or not at all, and on its disk before anything names it: it is
         written under another name first.
+Rule 3: nothing outside of the place is read, written or removed, whatever it is asked for.
 Rule 2: one run at a time changes a directory; it holds a lock. Elsewhere nobody can tell, so a run
         removes what another may still be writing only once it is a day old.
 """
@@ -15,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
 
+from tidelog.backup.manifest import is_inside
 from tidelog.backup.problems import BackupError, Damaged
 
 UNFINISHED: Final = ".unfinished"
@@ -91,6 +93,12 @@ def open_storage(location: str) -> Storage:
     return LocalStorage(Path(location.removeprefix("file://")))
 
 
+def _checked(name: str) -> str:
+    if not is_inside(name):
+        raise Damaged(f"{name!r} is no file of a backup")
+    return name
+
+
 class LocalStorage:
     """A directory of this machine."""
 
@@ -113,14 +121,17 @@ class LocalStorage:
             found += [(below / file).as_posix() for file in files]
         return sorted(found)
 
+    def _path(self, name: str) -> Path:
+        return self._root / _checked(name)
+
     def read(self, name: str) -> bytes:
         try:
-            return (self._root / name).read_bytes()
+            return self._path(name).read_bytes()
         except FileNotFoundError:
             raise Damaged(f"{self._root / name} is missing") from None
 
     def create(self, name: str) -> Output:
-        path = self._root / name
+        path = self._path(name)
         made = [one for one in (path.parent, *path.parent.parents) if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         for one in reversed(made):
@@ -128,7 +139,7 @@ class LocalStorage:
         return _LocalOutput(path)
 
     def remove(self, name: str) -> None:
-        path = self._root / name
+        path = self._path(name)
         path.unlink(missing_ok=True)
         with suppress(OSError):  # the last of its folder takes the folder along
             path.parent.rmdir()
@@ -200,7 +211,7 @@ class RemoteStorage:
         self.location = location
 
     def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        return f"{self._root.rstrip('/')}/{_checked(name)}"
 
     def names(self, folder: str) -> list[str]:
         return [name for name in self._list(folder) if not name.endswith(UNFINISHED)]
@@ -212,7 +223,7 @@ class RemoteStorage:
         root = PurePosixPath("/" + self._root.strip("/"))
         try:
             self._files.invalidate_cache()
-            found = self._files.find(self._path(folder))
+            found = self._files.find(f"{self._root.rstrip('/')}/{folder}")
         except FileNotFoundError:
             return []
         return sorted(str(PurePosixPath("/" + one.strip("/")).relative_to(root)) for one in found)

@@ -100,3 +100,13 @@ def test_a_deletion_whose_time_has_come_may_be_lacking():
     gone = record(b"a", None)
 
     assert compare([batch(0, A), batch(1, gone)], [], may_lack=True).lacking == 2
+
+
+def test_what_follows_the_backup_is_not_compared_but_may_have_made_its_records_void():
+    backup = [batch(0, A), batch(1, B)]
+
+    done = compare(backup, [batch(1, B), batch(2, C)], end=2, may_lack=True)
+
+    assert (done.records, done.lacking) == (1, 1)
+    with pytest.raises(Differs, match="offset 0 is missing"):
+        compare(backup, [batch(1, B), batch(2, record(b"z", b"3"))], end=2, may_lack=True)

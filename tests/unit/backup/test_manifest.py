@@ -110,3 +110,18 @@ def test_whole_ranges_leave_nothing_open(parts):
 )
 def test_a_range_that_is_not_there_is_found(part, said):
     assert said in "; ".join(gaps(manifest(part)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../victim", "chunks/../../victim", "/etc/passwd", "chunks//x", "chunks/./x", "", "..",
+        "chunks\\..\\..\\victim", "C:/victim", "chunks/x\0", "manifests/another.json",
+    ],
+)  # fmt: skip
+def test_a_manifest_that_names_what_is_no_file_of_a_backup_is_not_read(name):
+    chunk = Chunk(start=0, end=10, file=name, bytes=1, records=10)
+    one = PartitionBackup(partition=0, start=0, end=10, chunks=(chunk,))
+
+    with pytest.raises(Damaged, match="no file of a backup"):
+        decode(encode(manifest(one)), "it")

@@ -148,3 +148,10 @@ def test_a_scheme_that_nobody_knows_is_refused():
 
 def test_file_urls_are_directories(tmp_path):
     assert isinstance(open_storage(f"file://{tmp_path}"), LocalStorage)
+
+
+@pytest.mark.parametrize("name", ["../victim", "a/../../victim", "/victim", "a//b", ""])
+def test_nothing_outside_is_read_written_or_removed(storage, name):
+    for call in (storage.read, storage.create, storage.remove):
+        with pytest.raises(Damaged, match="no file of a backup"):
+            call(name)
