@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidelog.errors import BrokerError
 from tidelog.groups.members import Member
-from tidelog.groups.records import GroupRecord
+from tidelog.groups.records import GroupRecord, RenamedMember
 from tidelog.model import NO_EPOCH, Epoch, Offset, TopicPartition
 from tidelog.shards.effects import Answer, Append, Token, Writer
 
@@ -201,7 +201,7 @@ class NewAssignment:
 class Replacement:
     """A static member has restarted and takes the place it had, under a new member id."""
 
-    record: GroupRecord
+    renamed: RenamedMember
     member_id: str
     reply: Token
     old: Member

@@ -81,7 +81,7 @@ from tidelog.groups.events import (
 from tidelog.groups.limits import Limits
 from tidelog.groups.members import Member, size_of
 from tidelog.groups.rebalance import Rebalancing
-from tidelog.groups.records import GroupRecord, fits
+from tidelog.groups.records import GroupRecord, RenamedMember, fits
 from tidelog.groups.state import State, Timer
 from tidelog.groups.subscription import CONSUMER, subscribed_topics
 from tidelog.shards.effects import Moment
@@ -105,6 +105,14 @@ class Group(Rebalancing):
         group = cls(group_id, limits)
         group._restore(record)
         return group
+
+    def rename(self, renamed: RenamedMember) -> None:
+        """A static member goes on under another id, as the log tells it; before `start`."""
+        record, protocol = renamed.member, self.protocol
+        old = self.roster.get(self.roster.static.get(record.instance_id or "", NO_MEMBER_ID))
+        if self.state is State.STABLE and renamed.generation == self.generation and old is not None:
+            assert protocol is not None, "a stable group has one"
+            self.roster.replace(old, Member.restored(record, protocol))
 
     def start(self, at: Moment) -> list[Effect]:
         """The log is read to its end: every member has the time of a session to be heard of."""
@@ -251,15 +259,23 @@ class Group(Rebalancing):
         elif self._needs_rebalance(old, new):
             self._rebalance(at, f"{event.instance_id!r} has restarted with other protocols")
         else:
+            assert self.protocol is not None, "a stable group has one"
+            renamed = RenamedMember(
+                generation=self.generation, member=new.record(self.protocol, new.assignment)
+            )
             change = Replacement(
-                record=self.durable(), member_id=new.id, reply=event.reply, old=old,
+                renamed=renamed, member_id=new.id, reply=event.reply, old=old,
                 leader_before=leader_before, can_skip_assignment=event.can_skip_assignment,
             )  # fmt: skip
             self._effects.append(Store(change=change))
 
     def _needs_rebalance(self, old: Member, new: Member) -> bool:
         """Whether the assignment of a stable group may be wrong for a restarted member."""
-        if (protocol := self.protocol) is None or self.roster.choose_protocol() != protocol:
+        if (protocol := self.protocol) is None:
+            return True
+        # Who likes the same protocols changes no vote. To count them takes all members.
+        likes_others = [name for name, _ in old.protocols] != [name for name, _ in new.protocols]
+        if likes_others and self.roster.choose_protocol() != protocol:
             return True
         if self.protocol_type != CONSUMER:
             return False

@@ -8,11 +8,17 @@ Rule 3: what a later version of Kafka may have written under keys we do not know
 An offset belongs to a topic's id, not to its name: a topic that is made anew begins anew. So the id
 is part of the value, in the tag that Kafka has for it. Brokers and tools read version 4, the first
 with tags, since Kafka 3.5 (KIP-915). Our own tag is one that they pass over.
+
+A static member that restarts has another member id, and nothing else changes. To write the whole
+group for that would cost a thousand times as much in a group of a thousand. So it is a record of
+the member alone, under a key of ours that Kafka passes over. It counts in the generation that it
+names, until the group is written again.
 """
 
 # key     := version: int16, (offset key | group key)                             (big-endian)
 # offset key := group: string, topic: string, partition: int32         (version 1; 0 is read too)
 # group key  := group: string                                                      (version 2)
+# renamed key := group: string, instance_id: string                       (version 1000: ours)
 #
 # offset  := version: int16 = 4, offset: int64, leader_epoch: int32, metadata: compact string,
 #            committed_ms: int64, tags
@@ -26,6 +32,7 @@ with tags, since Kafka 3.5 (KIP-915). Our own tag is one that they pass over.
 #            rebalance_timeout_ms: int32, session_timeout_ms: int32, subscription: bytes,
 #            assignment: bytes
 #            Versions 0 to 2, without some of the fields, are read but not written.
+# renamed := version: int16 = 0, generation: int32, member
 # string  := length: int16, UTF-8            string? := the same; length -1 is null
 # bytes   := length: int32, that many bytes  compact string := length + 1: uvarint, UTF-8
 
@@ -43,6 +50,8 @@ TEXT_BYTES_MAX: Final = 2**15 - 1
 
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
+_RENAMED_KEY_VERSION: Final = 1000
+_RENAMED_VERSION: Final = 0
 _OFFSET_VERSION: Final = 4
 _OFFSET_VERSION_WITH_EXPIRY: Final = 1
 _OFFSET_VERSION_WITH_TAGS: Final = 4
@@ -112,16 +121,37 @@ class GroupWritten:
     value: GroupRecord | None
 
 
-Written: TypeAlias = OffsetWritten | GroupWritten
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenamedMember:
+    """A static member under another id, in the place that it had in a generation."""
+
+    generation: int
+    member: MemberRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberWritten:
+    """A static member has restarted; None where the group's record says all there is to say."""
+
+    group_id: str
+    instance_id: str
+    value: RenamedMember | None
+
+
+Written: TypeAlias = OffsetWritten | GroupWritten | MemberWritten
 
 
 def encode(written: Written, wall_ms: int) -> Record:
     """The record that says so."""
     value: bytes | None = None
-    if isinstance(written.value, CommittedOffset):
-        value = _encode_offset(written.value)
-    elif written.value is not None:
-        value = _encode_group(written.value)
+    match written.value:
+        case CommittedOffset():
+            value = _encode_offset(written.value)
+        case GroupRecord():
+            value = _encode_group(written.value)
+        case RenamedMember(generation=generation, member=member):
+            head = _INT16.pack(_RENAMED_VERSION) + _INT32.pack(generation)
+            value = b"".join((head, *_member_parts(member)))
     return Record(key=_encode_key(written), value=value, timestamp_ms=wall_ms)
 
 
@@ -142,6 +172,11 @@ def decode(record: Record) -> Written | None:
         key.end()
         group = None if record.value is None else _decode_group(Reader(record.value))
         return GroupWritten(group_id=group_id, value=group)
+    if version == _RENAMED_KEY_VERSION:
+        group_id, instance_id = key.text(), key.text()
+        key.end()
+        renamed = None if record.value is None else _decode_renamed(Reader(record.value))
+        return MemberWritten(group_id=group_id, instance_id=instance_id, value=renamed)
     return None
 
 
@@ -162,6 +197,8 @@ def _encode_key(written: Written) -> bytes:
             ))  # fmt: skip
         case GroupWritten(group_id=group_id):
             return _INT16.pack(_GROUP_KEY_VERSION) + _text(group_id)
+        case MemberWritten(group_id=group_id, instance_id=instance_id):
+            return _INT16.pack(_RENAMED_KEY_VERSION) + _text(group_id) + _text(instance_id)
 
 
 def _encode_offset(value: CommittedOffset) -> bytes:
@@ -188,13 +225,17 @@ def _encode_group(value: GroupRecord) -> bytes:
         _INT32.pack(len(value.members)),
     ]  # fmt: skip
     for member in value.members:
-        parts += (
-            _text(member.member_id), _text(member.instance_id), _text(member.client_id),
-            _text(member.client_host), _INT32.pack(member.rebalance_timeout_ms),
-            _INT32.pack(member.session_timeout_ms), _bytes(member.subscription),
-            _bytes(member.assignment),
-        )  # fmt: skip
+        parts += _member_parts(member)
     return b"".join(parts)
+
+
+def _member_parts(member: MemberRecord) -> tuple[bytes, ...]:
+    return (
+        _text(member.member_id), _text(member.instance_id), _text(member.client_id),
+        _text(member.client_host), _INT32.pack(member.rebalance_timeout_ms),
+        _INT32.pack(member.session_timeout_ms), _bytes(member.subscription),
+        _bytes(member.assignment),
+    )  # fmt: skip
 
 
 def _text(text: str | None) -> bytes:
@@ -339,6 +380,14 @@ def _decode_group(reader: Reader) -> GroupRecord:
         protocol_type=protocol_type, generation=generation, protocol=protocol, leader=leader,
         state_since_ms=state_since_ms, members=members,
     )  # fmt: skip
+
+
+def _decode_renamed(reader: Reader) -> RenamedMember:
+    _version(reader, _RENAMED_VERSION)
+    generation = reader.int32()
+    member = _decode_member(reader, _GROUP_VERSION)
+    reader.end()
+    return RenamedMember(generation=generation, member=member)
 
 
 def _decode_member(reader: Reader, version: int) -> MemberRecord:

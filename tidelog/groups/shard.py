@@ -67,7 +67,9 @@ from tidelog.groups.records import (
     CommittedOffset,
     GroupRecord,
     GroupWritten,
+    MemberWritten,
     OffsetWritten,
+    RenamedMember,
     decode,
     fits,
 )
@@ -134,12 +136,26 @@ class Shard:
                 entry = self._entry(group_id)
                 entry.group = Group.restored(group_id, value, self._limits)
                 entry.has_record = True
+            case MemberWritten(group_id=group_id, instance_id=instance_id, value=renamed):
+                self._replay_member(group_id, instance_id, renamed)
             case GroupWritten(group_id=group_id):
                 self._on_removed(self._entry(group_id))
             case None:
                 pass
             case _:
                 assert_never(written)
+
+    def _replay_member(
+        self, group_id: str, instance_id: str, renamed: RenamedMember | None
+    ) -> None:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return  # of a group that is no more
+        if renamed is None:
+            entry.renamed.discard(instance_id)
+        else:
+            entry.renamed.add(instance_id)
+            entry.group.rename(renamed)
 
     def replay_marker(self, producer_id: ProducerId, commits: bool) -> None:
         """Take one marker of the log: the transaction of that producer ends here."""

@@ -7,15 +7,16 @@ Rule 2: the log commits in order: a write that is stored settles all before it.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
 from tidelog.errors import BrokerError, InvalidCommitOffsetSize, MessageTooLarge
-from tidelog.groups.events import Change, Result
+from tidelog.groups.events import Change, Emptied, NewAssignment, Replacement, Result
 from tidelog.groups.group import Group
 from tidelog.groups.offsets import Offsets
 from tidelog.groups.records import (
     CommittedOffset,
     GroupWritten,
+    MemberWritten,
     OffsetWritten,
     Written,
     encode,
@@ -38,6 +39,9 @@ class Entry:
     offsets: Offsets = field(default_factory=Offsets)
     has_record: bool = False
     """The log holds a record of the group itself, which a deletion must undo."""
+    renamed: set[str] = field(default_factory=set)
+    """Static members of which the log holds a record of their own, which the group's next one
+    undoes."""
     writes: int = 0
     """Writes in flight."""
 
@@ -78,6 +82,8 @@ class Write:
     waiter: Waiter | None
     writer: Writer | None
     """In whose transaction it is written."""
+    undone: tuple[str, ...] = ()
+    """Static members whose own records say nothing more."""
     base_offset: Offset = NO_OFFSET
     """Where it stands in the log, once it is known."""
 
@@ -86,10 +92,22 @@ class Write:
         group_id = self.entry.group.id
         for place, value in self.offsets.items():
             yield OffsetWritten(group_id=group_id, place=place, value=value)
-        if self.change is not None:
-            yield GroupWritten(group_id=group_id, value=self.change.record)
-        elif self.removes_group:
-            yield GroupWritten(group_id=group_id, value=None)
+        match self.change:
+            case Replacement(renamed=renamed):
+                assert renamed.member.instance_id is not None, "only static members have a name"
+                yield MemberWritten(
+                    group_id=group_id, instance_id=renamed.member.instance_id, value=renamed
+                )
+            case NewAssignment(record=record) | Emptied(record=record):
+                yield GroupWritten(group_id=group_id, value=record)
+            case None if self.removes_group:
+                yield GroupWritten(group_id=group_id, value=None)
+            case None:
+                pass
+            case _:
+                assert_never(self.change)
+        for instance_id in self.undone:
+            yield MemberWritten(group_id=group_id, instance_id=instance_id, value=None)
 
 
 class Writes:
@@ -120,9 +138,15 @@ class Writes:
         writer: Writer | None = None,
     ) -> Append:
         """One more write; the effect that sends it on its way."""
+        undone: tuple[str, ...] = ()
+        if isinstance(change, Replacement):
+            entry.renamed.add(change.renamed.member.instance_id or "")
+        elif change is not None or removes_group:
+            undone = tuple(sorted(entry.renamed))
+            entry.renamed.clear()
         write = Write(
             number=self._next, entry=entry, offsets=offsets, change=change,
-            removes_group=removes_group, waiter=waiter, writer=writer,
+            removes_group=removes_group, waiter=waiter, writer=writer, undone=undone,
         )  # fmt: skip
         self._next += 1
         self._writes.append(write)

@@ -12,7 +12,9 @@ from tidelog.groups.records import (
     GroupRecord,
     GroupWritten,
     MemberRecord,
+    MemberWritten,
     OffsetWritten,
+    RenamedMember,
     decode,
     encode,
     fits,
@@ -92,6 +94,24 @@ EMPTY_GROUP_VALUE = unhex("""
     00000000                # no members
 """)
 
+RENAMED_KEY = unhex("""
+    03e8                # version 1000: ours
+    0003 617070         # group "app"
+    0003 6f6e65         # instance id "one"
+""")
+RENAMED_VALUE = unhex("""
+    0000                    # version 0
+    00000009                # generation 9
+    0003 6d2d32             # member id "m-2"
+    0003 6f6e65             # instance id "one"
+    0000                    # client id ""
+    0003 2f6132             # client host "/a2"
+    00007530                # rebalance timeout 30000
+    00001770                # session timeout 6000
+    00000000                # subscription
+    00000000                # assignment
+""")
+
 PLACE = TopicPartition("orders", 7)
 OFFSET = OffsetWritten(
     group_id="app", place=PLACE,
@@ -106,24 +126,29 @@ EXPIRING = OffsetWritten(
         offset=42, committed_ms=1_700_000_000_000, expires_ms=1_700_000_001_000
     ),
 )  # fmt: skip
+MEMBERS = (
+    MemberRecord(
+        member_id="m-1", instance_id=None, client_id="c", client_host="/a1",
+        rebalance_timeout_ms=300_000, session_timeout_ms=45_000,
+        subscription=b"\x01\x02", assignment=b"\x03\x04\x05",
+    ),
+    MemberRecord(
+        member_id="m-2", instance_id="one", client_id="", client_host="/a2",
+        rebalance_timeout_ms=30_000, session_timeout_ms=6_000,
+        subscription=b"", assignment=b"",
+    ),
+)  # fmt: skip
 GROUP = GroupWritten(
     group_id="app",
     value=GroupRecord(
         protocol_type="consumer", generation=9, protocol="range", leader="m-1",
         state_since_ms=1_700_000_000_000,
-        members=(
-            MemberRecord(
-                member_id="m-1", instance_id=None, client_id="c", client_host="/a1",
-                rebalance_timeout_ms=300_000, session_timeout_ms=45_000,
-                subscription=b"\x01\x02", assignment=b"\x03\x04\x05",
-            ),
-            MemberRecord(
-                member_id="m-2", instance_id="one", client_id="", client_host="/a2",
-                rebalance_timeout_ms=30_000, session_timeout_ms=6_000,
-                subscription=b"", assignment=b"",
-            ),
-        ),
+        members=MEMBERS,
     ),
+)  # fmt: skip
+RENAMED = MemberWritten(
+    group_id="app", instance_id="one",
+    value=RenamedMember(generation=9, member=MEMBERS[1]),
 )  # fmt: skip
 EMPTY = GroupWritten(
     group_id="app",
@@ -142,6 +167,7 @@ EXAMPLES = [
     pytest.param(GROUP, GROUP_KEY, GROUP_VALUE, id="group"),
     pytest.param(EMPTY, GROUP_KEY, EMPTY_GROUP_VALUE, id="empty group"),
     pytest.param(NO_GROUP, GROUP_KEY, None, id="group deleted"),
+    pytest.param(RENAMED, RENAMED_KEY, RENAMED_VALUE, id="renamed member"),
 ]
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -34,7 +35,7 @@ from tidelog.groups.events import (
     Synced,
 )
 from tidelog.groups.limits import Limits
-from tidelog.groups.records import GroupWritten, OffsetWritten, decode
+from tidelog.groups.records import GroupWritten, MemberWritten, OffsetWritten, decode
 from tidelog.groups.shard import Shard
 from tidelog.model import TopicPartition
 from tidelog.shards.effects import Answer, partition_for
@@ -689,3 +690,77 @@ def test_joins_of_one_group_do_not_disturb_another():
         desk.join("busy")
 
     assert desk.heartbeat("calm", member, 1) is None
+
+
+# Static members that restart.
+
+
+def static(desk, count):
+    """A stable group of static members; their ids."""
+    tokens = [desk.join("g", instance_id=f"i{n}") for n in range(count)]
+    while any(desk.answers[token] is WAITS for token in tokens):
+        tokens = [
+            desk.join("g", desk.answers[token].member_id, instance_id=f"i{n}")
+            if isinstance(desk.answers[token], Joined) else token
+            for n, token in enumerate(tokens)
+        ]  # fmt: skip
+    joined = [desk.answers[token] for token in tokens]
+    shares = {one.member_id: f"share {n}".encode() for n, one in enumerate(joined)}
+    for one in joined:
+        desk.sync("g", one.member_id, one.generation, assignments=shares)
+    desk.store()
+    return [one.member_id for one in joined]
+
+
+def members_of(desk):
+    return {m.instance_id: (m.member_id, m.assignment) for m in desk.shard.describe("g").members}
+
+
+def test_a_static_member_that_restarts_writes_itself_and_not_the_group():
+    desk = ShardDesk()
+    before = static(desk, 3)
+    group_bytes = len(desk.log[-1].value or b"")
+    written = len(desk.log)
+
+    for number in (1, 0, 1):
+        token = desk.join("g", instance_id=f"i{number}")
+        desk.store()
+        assert isinstance(desk.answers[token], Joined)
+
+    assert all(len(record.value or b"") < group_bytes for record in desk.log[written:])
+    after = members_of(desk)
+    assert members_of(desk.restart()) == after
+    assert [after[f"i{n}"][0] == before[n] for n in range(3)] == [False, False, True]
+    assert [share for _, share in after.values()] == [b"share 2", b"share 0", b"share 1"]
+
+
+def test_the_next_record_of_the_group_undoes_those_of_its_members():
+    desk = ShardDesk()
+    static(desk, 2)
+    desk.join("g", instance_id="i1")
+    desk.store()
+    assert desk.shard._entries["g"].renamed == {"i1"}
+    desk = desk.restart()
+    assert desk.shard._entries["g"].renamed == {"i1"}
+
+    desk.leave("g", Leaver("", "i0"), Leaver("", "i1"))
+    desk.store()
+
+    compacted = {record.key: record.value for record in desk.log}
+    assert [value is None for value in compacted.values()] == [False, True]
+    assert states(desk.restart()) == {"g": "Empty"}
+
+
+def test_a_restart_of_an_earlier_generation_says_nothing():
+    """The tombstone was lost: its write failed."""
+    desk = ShardDesk()
+    static(desk, 1)
+    desk.join("g", instance_id="i0")
+    desk.store()
+    (renamed,) = [r for r in desk.log if isinstance(decode(r), MemberWritten)]
+    joined = desk.answers[desk.join("g", members_of(desk)["i0"][0], instance_id="i0")]
+    desk.sync("g", joined.member_id, joined.generation, assignments={joined.member_id: b"new"})
+    desk.store()
+    desk.log = [r for r in desk.log if r.key != renamed.key] + [replace(renamed, offset=desk.end)]
+
+    assert members_of(desk.restart()) == {"i0": (joined.member_id, b"new")}
