@@ -17,7 +17,7 @@ from tidelog.model import NodeId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader
-from tidelog.simulation.replica_watch import JOINED, ReplicaWatch
+from tidelog.simulation.replica_watch import INTACT, JOINED, ReplicaWatch
 from tidelog.simulation.world import Violation
 
 LEADER, DAMAGED, OTHER = 4, 1, 2
@@ -175,3 +175,20 @@ def test_a_deposed_leader_that_is_cut_at_a_rotten_segment_reads_it_again(byte):
 
         assert replica.log.damaged_at is None
         assert read_file(disk, sealed) == sound
+
+
+def test_damage_of_all_who_may_lead_is_a_loss():
+    with a_stage() as stage:
+        stage.commit()
+        stage.world.run(1)
+        found = [stage.partition(node) for node in stage.nodes]
+        first, *others = [partition for partition in found if partition is not None]
+        assert len(others) == 2
+        for partition in others:
+            partition.log.note_damage(0)
+        stage.world.run(0.001)
+        assert first.log.damaged_at is None
+
+        first.log.note_damage(0)
+        with pytest.raises(Violation, match=INTACT):
+            stage.world.run(1)

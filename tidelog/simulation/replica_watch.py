@@ -17,6 +17,8 @@
 | committed is held by all in sync | by every member of every set that may be the committed one    |
 | who is in sync has it all        | all that is committed, when the metadata says that it is so,  |
 |                                  | when its log is opened, and when its log was cut              |
+| committed has an intact copy     | synced, and not known to be damaged, where a leader may come  |
+|                                  | from: among those in sync and the eligible                    |
 | in-sync logs agree               | in who wrote what, below the watermark                        |
 | acknowledged is committed        | no client is told of a record that no watermark covers        |
 | a fenced leader is alone         | it acknowledges nothing that it alone has (acks=1)            |
@@ -78,6 +80,7 @@ SHORT: Final = "a short set commits nothing"
 ENOUGH: Final = "acknowledged is on enough disks"
 HELD: Final = "committed is held by all in sync"
 JOINED: Final = "who is in sync has it all"
+INTACT: Final = "committed has an intact copy"
 AGREE: Final = "in-sync logs agree"
 COMMITTED: Final = "acknowledged is committed"
 ALONE: Final = "a fenced leader is alone"
@@ -95,11 +98,17 @@ class _Copy:
     written_end: Offset
     synced_end: Offset
     epochs: Sequence[tuple[Epoch, Offset]]
+    damaged_at: Offset | None = None
+    """What it has from there on cannot be read."""
     is_changing: bool = False
     """It was being cut: what it had synced may be gone."""
 
     def firm_end(self, durability: str) -> Offset:
         return self.synced_end if durability == "fsync" else self.written_end
+
+    def has_intact(self, end: Offset) -> bool:
+        is_damaged = self.damaged_at is not None and self.damaged_at < end
+        return self.synced_end >= end and not is_damaged
 
 
 @dataclass(slots=True)
@@ -140,8 +149,8 @@ class _View:
     """One partition in one process, and what was last seen of it."""
 
     __slots__ = (
-        "cuts", "epoch", "key", "leader", "log", "machine", "partition", "start", "watermark",
-        "writes_in",
+        "cuts", "damaged_at", "epoch", "key", "leader", "log", "machine", "partition", "start",
+        "watermark", "writes_in",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
@@ -151,6 +160,7 @@ class _View:
         self.leader: Leader | None = None
         self.log = partition.log
         self.start = partition.log.start
+        self.damaged_at = partition.log.damaged_at
         self.watermark = partition.high_watermark
         self.epoch: Epoch = -1
         self.writes_in: Epoch = -1
@@ -276,6 +286,10 @@ class ReplicaWatch:
         if log.start < view.start:
             self._find(STARTS, f"{view}: from {view.start} to {log.start}")
         view.start = log.start
+        if log.damaged_at != view.damaged_at:
+            view.damaged_at = log.damaged_at
+            if (state := self._newest.get(view.key)) is not None:
+                self._judge_copies(view.key, state)
         if (leader := partition.leader) is not None and leader.knows_watermark:
             self._look_at_shown_start(view, log.start)
         role = partition.leader or partition.follower
@@ -421,6 +435,7 @@ class ReplicaWatch:
     def _judge_members(self, key: Key, state: PartitionImage) -> None:
         for node in sorted(state.in_sync):
             self._judge_member(node, key, state)
+        self._judge_copies(key, state)
 
     def _meet_log(self, view: _View) -> None:
         """See whether the partition goes on with another log."""
@@ -437,6 +452,22 @@ class ReplicaWatch:
         state = self._newest.get(view.key)
         if state is not None and view.machine.number in state.in_sync:
             self._judge_member(view.machine.number, view.key, state)
+        if state is not None:
+            self._judge_copies(view.key, state)
+
+    def _judge_copies(self, key: Key, state: PartitionImage) -> None:
+        """The sets, or a log, or what is known of its damage, are others than before."""
+        committed = self._committed.get(key)
+        if committed is None or state.epoch < committed.epoch or committed.durability != "fsync":
+            return
+        seen: dict[NodeId, _Copy | None] = {}
+        for node in sorted(state.in_sync | state.eligible):
+            copy = seen[node] = self._copy_of(node, key)
+            if copy is not None and (copy.is_changing or copy.has_intact(committed.end)):
+                return
+            if self._world.machines[node].is_damaged:
+                return  # a fault that was asked for took it
+        self._find(INTACT, f"{key}: up to {committed.end}; there is {seen}")
 
     def _judge_member(self, node: NodeId, key: Key, state: PartitionImage) -> None:
         committed = self._committed.get(key)
@@ -611,7 +642,9 @@ def may_hold_less(before: Log, after: Log) -> bool:
 
 
 def _copy(log: Log) -> _Copy:
-    return _Copy(log.start, log.written_end, log.synced_end, tuple(log.epochs))
+    return _Copy(
+        log.start, log.written_end, log.synced_end, tuple(log.epochs), damaged_at=log.damaged_at
+    )
 
 
 def _agree(

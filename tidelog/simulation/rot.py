@@ -11,8 +11,8 @@ Rule 1: a replica that rots is judged as any other, for it is healed where it is
         is damaged, leaves the in-sync sets and reads again from the rot on.
 Rule 2: no batch rots on two nodes, and none where fewer than three nodes shall hold it: the others
         have what is committed.
-Rule 3: only topics that are not compacted rot. Replicas of others begin anew, which no watermark
-        survives; tests/simulation/test_scrubbing.py is about them.
+Rule 3: a replica of a compacted topic that cannot be healed in place begins anew, out of sync.
+        Only then its watermark falls (`replica_watch`).
 """
 
 import random
@@ -34,7 +34,7 @@ MISTAKEN: Final = "nobody is rotten by mistake"
 ROT: Final = "rot_sealed"
 TOPICS: Final = "tide-"
 """What the names of the partitions that rot begin with."""
-STORIES: Final = ("replicated", "transactions")
+STORIES: Final = ("replicated", "transactions", "kv")
 _MISREAD: Final = ("fail_looks", "fail_reads", "flip_bits", "misdirect_write")
 """What makes a scrubber find something beside rot."""
 
