@@ -96,10 +96,13 @@ def offset_for_leader_epoch(broker: Broker, request: Any, context: Request) -> d
                 partition = broker.partition(topic.topic, asked.partition)
                 leader = partition.leading(asked.current_leader_epoch)
                 end = partition.log.end
+                epochs = partition.log.epochs
                 if asked.leader_epoch == leader.epoch:
                     epoch = leader.epoch  # it may have no record yet
+                elif epochs.latest < asked.leader_epoch < leader.epoch:
+                    epoch = epochs.latest  # what was written in it is lost: this leads by force
                 else:
-                    epoch, end = partition.log.epochs.end_of(asked.leader_epoch, end)
+                    epoch, end = epochs.end_of(asked.leader_epoch, end)
                 answer |= {"leader_epoch": epoch, "end_offset": end}
             except BrokerError as error:
                 answer |= {"error_code": error.code, "leader_epoch": NO_EPOCH, "end_offset": -1}
