@@ -541,6 +541,8 @@ class Broker:
         def lower(mark: Offset) -> None:
             self.cleaner.unnote(name)
             directory.lower_mark(name, mark)
+            end = change.end if isinstance(change, Cut) else change.start
+            directory.lower_watermark(name, end)
 
         def note(change: BeginAnew) -> None:
             lower(0)

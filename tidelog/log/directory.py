@@ -284,6 +284,18 @@ class DataDirectory:
                 self._write_checkpoint(DURABLE_MARKS, lowered)
                 self.durable_marks[partition] = mark
 
+    def lower_watermark(self, partition: TopicPartition, end: Offset) -> None:
+        """Note, durably, that the log will lack what is past `end`, though it was committed.
+
+        So it is where somebody leads by force, or where this log was damaged. Only while `noting`
+        is held.
+        """
+        with self._checkpoints:
+            if self.watermarks.get(partition, 0) > end:
+                lowered = {**self.watermarks, partition: end}
+                self._write_checkpoint(WATERMARKS, lowered)
+                self.watermarks = lowered
+
     def note_cut(self, partition: TopicPartition, end: Offset) -> None:
         """Note, durably, that a log is about to be cut at `end`: the next start cannot tell."""
         with self._checkpoints:
