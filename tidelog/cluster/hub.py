@@ -17,7 +17,7 @@ from tidelog.peers.breaker import BreakerState, BreakerStatus
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
 from tidelog.peers.stream import PeerUnreachable
-from tidelog.peers.wire import Hello, Welcome
+from tidelog.peers.wire import PROTOCOL, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,9 @@ class Hub:
 
     def _hello(self, node: NodeId) -> Hello:
         me = self._me()
-        return Hello(cluster=me.cluster, node=me.node, directory=me.directory, wanted=node)
+        return Hello(
+            protocol=PROTOCOL, cluster=me.cluster, node=me.node, directory=me.directory, wanted=node
+        )
 
     # Hearing.
 

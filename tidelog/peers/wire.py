@@ -26,8 +26,14 @@ from tidelog.errors import TidelogError
 from tidelog.host import Bytes
 from tidelog.model import NodeId
 
-PROTOCOL: Final = 1
-"""Raised when peers of both sides could misunderstand each other."""
+PROTOCOL: Final = 2
+"""Raised when peers of both sides could misunderstand each other.
+
+2: voters confirm the quorum's epoch before a lease is renewed, the active controller decides
+in-sync sets, and followers promise where their logs will begin. A node of 1 answers none of these.
+"""
+UNSAID: Final = 1
+"""What a node speaks that does not say it."""
 
 HEADER: Final = struct.Struct(">iBI")
 SIZE_COUNTED: Final = HEADER.size - 4
@@ -56,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
 class Hello(Message, frozen=True, kw_only=True, tag=True):
     """Who connects, and whom it wants to reach."""
 
-    protocol: int = PROTOCOL
+    protocol: int = UNSAID
     cluster: str | None
     """None while the node does not belong to a cluster yet."""
     node: NodeId

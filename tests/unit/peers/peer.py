@@ -11,7 +11,7 @@ from tidelog.host import Bytes, Host, system_host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
-from tidelog.peers.wire import Hello, Message, Welcome
+from tidelog.peers.wire import PROTOCOL, Hello, Message, Welcome
 
 
 class Ping(Message, frozen=True, tag=True):
@@ -64,7 +64,7 @@ class Peer:
 
 def link_to(
     peer: Peer, *, node: NodeId = 1, wanted: NodeId = 2, cluster: str | None = "ours",
-    down: list[NodeId] | None = None, protocol: int = 1, host: Host = HOST,
+    down: list[NodeId] | None = None, protocol: int = PROTOCOL, host: Host = HOST,
 ) -> Link:  # fmt: skip
     return Link(
         host, wanted,

@@ -4,12 +4,13 @@ import asyncio
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.peers.peer import Peer, Ping, Pong, link_to, run
 from tidelog.model import NodeId
 from tidelog.peers.stream import PeerUnreachable
-from tidelog.peers.wire import PeerRefused
+from tidelog.peers.wire import PROTOCOL, UNSAID, Hello, PeerRefused, decode_greeting
 
 
 def test_a_request_is_answered_and_many_share_one_connection():
@@ -51,6 +52,7 @@ def test_a_large_message_crosses_whole():
         ({"wanted": 3}, "this address is node 2, not node 3"),
         ({"node": 2}, "two nodes call themselves 2"),
         ({"protocol": 9}, "run the same version"),
+        ({"protocol": UNSAID}, "speaks protocol 1 between nodes, node 2 speaks 2"),
     ],
 )
 def test_who_does_not_belong_here_is_told_what_to_do(options, reason):
@@ -66,6 +68,17 @@ def test_who_does_not_belong_here_is_told_what_to_do(options, reason):
         peer.listener.close()
 
     run(story())
+
+
+def test_a_node_says_which_protocol_it_speaks_so_that_older_ones_refuse_it():
+    hello = Hello(protocol=PROTOCOL, cluster=None, node=1, directory="here", wanted=2)
+    older = {"type": "Hello", "cluster": None, "node": 1, "directory": "here", "wanted": 2}
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(hello))["protocol"] == PROTOCOL
+    heard = decode_greeting(memoryview(msgspec.msgpack.encode(older)))
+    assert isinstance(heard, Hello)
+    assert heard.protocol == UNSAID
+    assert UNSAID < PROTOCOL
 
 
 def test_a_node_without_a_cluster_may_ask():
