@@ -6,8 +6,11 @@ Rule 2: a voter is told what it has not acknowledged. One that did not answer ma
         by the next time, and is told everything again.
 Rule 3: one heartbeat looks at a few hundred replicas, and carries at most `NEWS_MAX` reports; the
         next one follows at once.
+Rule 4: until a voter was told of every replica, it hears that there are others: it may let this
+        node lead none of them, for the next heartbeat may tell that one is damaged.
 """
 
+from collections.abc import Container
 from itertools import islice
 from typing import Final
 
@@ -34,6 +37,8 @@ class Reporting:
         self._is_behind = False
         """Whether the last look has left some of the marked ones to the next."""
         self._untold: dict[NodeId, dict[Partition, ReplicaReport]] = {}
+        self._unheard: dict[NodeId, dict[Partition, None]] = {}
+        """Of which replicas each voter has heard nothing yet."""
         self._to_sweep: list[Partition] = []
 
     # What happens here.
@@ -55,21 +60,29 @@ class Reporting:
         self._look()
         if untold is None:
             untold = self._untold[voter] = dict(self._reports)
+            self._unheard[voter] = dict.fromkeys(self._replicas.all())
         return dict(islice(untold.items(), NEWS_MAX))
+
+    def has_unheard(self, voter: NodeId, news: Container[Partition]) -> bool:
+        """Whether there are replicas of which the voter knows nothing, even with these news."""
+        return any(partition not in news for partition in self._unheard.get(voter, ()))
 
     def acknowledged(self, voter: NodeId, news: dict[Partition, ReplicaReport]) -> bool:
         """The voter knows these; whether there are more to tell it at once."""
         untold = self._untold.get(voter)
         if untold is None:
             return True
+        unheard = self._unheard[voter]
         for partition, report in news.items():
+            unheard.pop(partition, None)
             if untold.get(partition) is report:
                 del untold[partition]
-        return bool(untold) or self._is_behind
+        return bool(untold or unheard) or self._is_behind
 
     def forget(self, voter: NodeId) -> None:
         """It did not answer, or votes no more: what it knows is not known here."""
         self._untold.pop(voter, None)
+        self._unheard.pop(voter, None)
 
     # Looking.
 
@@ -88,8 +101,9 @@ class Reporting:
         report = self._report(partition)
         if report is None:
             self._reports.pop(partition, None)
-            for untold in self._untold.values():
+            for voter, untold in self._untold.items():
                 untold.pop(partition, None)
+                self._unheard[voter].pop(partition, None)
         elif self._reports.get(partition) != report:
             self._reports[partition] = report
             for untold in self._untold.values():

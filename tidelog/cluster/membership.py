@@ -46,6 +46,8 @@ class Reports(Protocol[Key]):
 
     def news(self, voter: NodeId) -> dict[Key, ReplicaReport]: ...
 
+    def has_unheard(self, voter: NodeId, news: dict[Key, ReplicaReport]) -> bool: ...
+
     def acknowledged(self, voter: NodeId, news: dict[Key, ReplicaReport]) -> bool: ...
 
     def forget(self, voter: NodeId) -> None: ...
@@ -214,7 +216,7 @@ class Membership:
             heartbeat = Heartbeat(
                 node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
                 wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
-                disk_full=self._disk_full(),
+                disk_full=self._disk_full(), has_unheard=reporting.has_unheard(voter, news),
             )  # fmt: skip
             try:
                 answer = await self._member.hub.ask(

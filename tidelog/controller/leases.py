@@ -16,7 +16,9 @@ A broker's states are kept in the image; this is what moves it between them:
     -------------  -----------------------------------------------  -----------------------------
     (unknown)      it registers                                     BrokerRegistered, fenced
     fenced         its lease runs, it has applied its registration  BrokerUnfenced, unfenced
-                   and does not want to stop
+                   and told of all its replicas (one that is not
+                   told of may be damaged), and does not want to
+                   stop
     unfenced       its lease ends, or its process is gone           BrokerFenced, fenced
     unfenced       its heartbeat says that it wants to stop         BrokerShutdownWanted, leaving
     leaving        its lease ends, or its process is gone           BrokerFenced, fenced until it
@@ -50,6 +52,8 @@ class Heartbeat:
     replicas: tuple[ReplicaReport, ...] = ()
     disk_full: bool = False
     """Its disk has no room: it should lead nothing that another in-sync replica can lead."""
+    has_unheard: bool = False
+    """It holds replicas of which it has told the receiver nothing yet; it does next."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class _Lease:
     until: float
     metadata_offset: Offset = 0
     wants_shutdown: bool = False
+    has_unheard: bool = False
     is_over: bool = False
     """It was found to have ended, and the broker is about to be fenced."""
 
@@ -89,6 +94,7 @@ class Leases:
         self._leases[node] = _Lease(
             broker_epoch=broker.broker_epoch, until=now + self._seconds,
             metadata_offset=heartbeat.metadata_offset, wants_shutdown=heartbeat.wants_shutdown,
+            has_unheard=heartbeat.has_unheard,
         )  # fmt: skip
 
     def is_over(self, image: ClusterImage, node: NodeId) -> bool:
@@ -134,6 +140,7 @@ class Leases:
             and lease.until > now
             and lease.metadata_offset > broker.broker_epoch  # which is its registration's offset
             and not lease.wants_shutdown
+            and not lease.has_unheard
         ]
 
     def leaving(self, image: ClusterImage, now: float) -> list[NodeId]:

@@ -122,6 +122,28 @@ def test_many_reports_are_spread_over_heartbeats(monkeypatch):
     assert [len(stage.tell()) for _ in range(3)] == [4, 2, 0]
 
 
+def test_a_voter_hears_that_there_are_replicas_until_it_was_told_of_each(monkeypatch):
+    monkeypatch.setattr(reporting, "NEWS_MAX", 4)
+    stage, heard = Stage(10), []
+
+    def beat() -> None:
+        news = stage.reporting.news(VOTER)
+        heard.append(not stage.reporting.has_unheard(VOTER, news))
+        stage.reporting.acknowledged(VOTER, news)
+
+    for _ in range(4):
+        for number in range(10):
+            stage.grow(number, 20 + len(heard))  # what is told of already changes all the time
+        beat()
+    assert heard == [False, False, True, True]
+
+    stage.reporting.forget(VOTER)
+    stage.held.pop()
+    for _ in range(4):
+        beat()
+    assert heard[4:] == [False, False, True, True]
+
+
 def test_a_heartbeat_looks_at_few_of_very_many_changed_replicas():
     stage = Stage(5000)
     for number in range(5000):

@@ -75,12 +75,15 @@ class Driver:
         self.apply(self.controller.register(self.image, wanted, self.end))
         return self.image.brokers[node].broker_epoch
 
-    def beat(self, node, *, reached=None, wants_shutdown=False, replicas=(), disk_full=False):
+    def beat(
+        self, node, *, reached=None, wants_shutdown=False, replicas=(), disk_full=False,
+        has_unheard=False,
+    ):  # fmt: skip
         broker = self.image.brokers[node]
         heartbeat = Heartbeat(
             node=node, broker_epoch=broker.broker_epoch, wants_shutdown=wants_shutdown,
             metadata_offset=self.end if reached is None else reached, replicas=tuple(replicas),
-            disk_full=disk_full,
+            disk_full=disk_full, has_unheard=has_unheard,
         )  # fmt: skip
         self.controller.heard(self.image, heartbeat, self.now)
 
@@ -827,3 +830,25 @@ def test_another_life_of_a_broker_begins_with_room():
     reports.take(1, 4, (), 1.0)
 
     assert reports.full() == []
+
+
+def test_nobody_leads_before_it_has_told_of_all_its_replicas():
+    """A broker of thousands tells of them in several heartbeats; the last may tell of damage.
+
+    A replica that is given the lead though it is damaged was chosen so by an operator, as far as
+    it knows, and says no more that it is: nobody would replace it.
+    """
+    driver = Driver(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], NO_NODE, eligible=[2]))
+    driver.register(1)
+    driver.register(2)
+    driver.settle()
+    damaged = ReplicaReport(CLUSTER_ID, 3, 100, 100, damaged=True)
+
+    driver.beat(1, replicas=[ReplicaReport(1234, 3, 100, 100)], has_unheard=True)
+    driver.settle()
+    assert driver.partition.leader == NO_NODE
+    driver.beat(1, replicas=[damaged])
+    driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 100, 100)])
+    driver.settle()
+
+    assert driver.partition.leader == 2
