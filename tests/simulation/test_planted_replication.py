@@ -37,6 +37,7 @@ from tidelog.partition.leader import Leader
 from tidelog.partition.mending import Mending
 from tidelog.records import Record, encode_batch
 from tidelog.simulation import replica_watch as watch
+from tidelog.simulation.losses import Losses
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap, real_node
 from tidelog.simulation.quorum import QuorumWatch, quorum_of
@@ -245,10 +246,10 @@ SECONDS_MAX: Final = 20.0
 class Stage:
     """Five nodes; a partition on three of them, none of which decides for the cluster."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, losses: Losses | None = None) -> None:
         self.world = world
         QuorumWatch(world)
-        self.watch = watch.ReplicaWatch(world)
+        self.watch = watch.ReplicaWatch(world, losses)
         world.start()
         self.controller = next(n for n, m in world.machines.items() if _decides(m))
         self.nodes = [n for n in world.machines if n != self.controller][:3]
@@ -385,11 +386,11 @@ def _electorate(image: ClusterImage) -> elections.Electorate:
 
 
 @contextmanager
-def a_stage(**settings: Any) -> Iterator[Stage]:
+def a_stage(losses: Losses | None = None, **settings: Any) -> Iterator[Stage]:
     quorum = ",".join(f"{n}@node-{n}:9192" for n in range(1, NODES + 1))
     factory = partial(real_node, quorum=quorum, **settings)
     with World(8, nodes=NODES, node_factory=factory) as world:
-        yield Stage(world)
+        yield Stage(world, losses)
 
 
 def tell_truncation() -> None:

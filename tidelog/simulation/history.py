@@ -231,6 +231,11 @@ class _Handle:
         self._facts = facts
         self._invoked = history.tick()
 
+    @property
+    def invoked(self) -> int:
+        """When it was begun; no other operation of this history was begun then."""
+        return self._invoked
+
     def fail(self) -> None:
         """It did not happen, and never will."""
         self._history._complete(self, "fail")

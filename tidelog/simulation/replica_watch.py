@@ -25,6 +25,9 @@
 | synced is there after a restart  | unless the log was being cut                                  |
 | producers are a fold of the log  | of all batches that are there, and of no others               |
 
+Where an election by force may lose records (`losses`), what it has lost counts no more, and nothing
+else is excused.
+
 What a topic's `durability` makes of "synced" is meant: with `replicated` it is "written". There a
 machine that lost power has only what it had synced, and is counted on until it registers again.
 
@@ -60,6 +63,7 @@ from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Epoch, NodeId, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
+from tidelog.simulation.losses import Kept, Losses, agreement, by_force
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.quorum import PARTITION_LEADER, quorum_of
 from tidelog.simulation.world import World
@@ -149,8 +153,8 @@ class _View:
     """One partition in one process, and what was last seen of it."""
 
     __slots__ = (
-        "cuts", "damaged_at", "epoch", "key", "leader", "log", "machine", "partition", "start",
-        "watermark", "writes_in",
+        "agreed_in", "cuts", "damaged_at", "epoch", "key", "leader", "log", "machine", "partition",
+        "start", "watermark", "writes_in",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
@@ -163,6 +167,8 @@ class _View:
         self.damaged_at = partition.log.damaged_at
         self.watermark = partition.high_watermark
         self.epoch: Epoch = -1
+        self.agreed_in: Epoch = -1
+        """The last epoch in which it agreed with its leader's log, or was that."""
         self.writes_in: Epoch = -1
         self.cuts = _CutLock(partition)
         if not partition.mending.is_changing:
@@ -191,8 +197,10 @@ class _Life:
 class ReplicaWatch:
     """Looks at every node of a world, and remembers what was ever seen."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, losses: Losses | None = None) -> None:
+        """`losses` are kept if an election by force may lose records."""
         self._world = world
+        self._losses = losses
         self._lives: dict[int, _Life] = {}
         self._left: dict[tuple[int, Key], _Copy] = {}
         self._topics: dict[str, UUID] = {}
@@ -225,6 +233,8 @@ class ReplicaWatch:
     def acknowledged(self, place: TopicPartition, end: Offset) -> None:
         """A client was told that everything below `end` is committed."""
         committed = self._committed.get((self._topics[place.topic], place.partition))
+        if self._losses is not None:
+            return  # they know it of each record
         if committed is None or committed.end < end:
             known = None if committed is None else committed.end
             self._world.fail(COMMITTED, f"{place}: {end} was acknowledged, {known} is committed")
@@ -241,6 +251,8 @@ class ReplicaWatch:
         copy = self._copy_of(node, key)
         if copy is None or self._world.faults["skew_clock"]:
             return  # leases are kept by clocks
+        if self._losses is not None and self._losses.of(str(place)).cuts:
+            return  # what is there now may be what another wrote before
         wrote_in = EpochHistory(copy.epochs).epoch_at(base)
         if base < copy.written_end and wrote_in < epoch:
             self._world.fail(ALONE, f"{node}, {place} {base}: in epoch {wrote_in}, not {epoch}")
@@ -280,10 +292,10 @@ class ReplicaWatch:
         log, watermark = partition.log, partition.high_watermark
         if not log.start <= watermark <= log.end:
             self._find(BOUNDS, f"{view}: {log.start}, {watermark}, {log.end}")
-        if watermark < view.watermark:
+        if watermark < self._least(view, view.watermark):
             self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
         view.watermark = watermark
-        if log.start < view.start:
+        if log.start < self._least(view, view.start, is_start=True):
             self._find(STARTS, f"{view}: from {view.start} to {log.start}")
         view.start = log.start
         if log.damaged_at != view.damaged_at:
@@ -297,6 +309,23 @@ class ReplicaWatch:
             if role.epoch < view.epoch:
                 self._find(EPOCHS, f"{view}: from {view.epoch} to {role.epoch}")
             view.epoch = role.epoch
+        if leader is not None or (partition.follower is not None and partition.follower.is_aligned):
+            view.agreed_in = view.epoch
+
+    def _kept(self, view: _View) -> Kept | None:
+        return None if self._losses is None else self._losses.of(str(view.partition.name))
+
+    def _least(self, view: _View, offset: Offset, *, is_start: bool = False) -> Offset:
+        """How much of what a replica had below `offset` no election by force has taken from it.
+
+        Where the log began is forgotten with what is lost.
+        """
+        if (kept := self._kept(view)) is None:
+            return offset
+        role = view.partition.leader or view.partition.follower
+        now_in = view.epoch if role is None else role.epoch
+        least = kept.floor(view.agreed_in, now_in, offset)
+        return 0 if is_start and least < offset else min(least, offset)
 
     def _look_at_shown_start(self, view: _View, start: Offset) -> None:
         """Clients are shown by a leader that the log begins there. One that is deposed may lag."""
@@ -427,10 +456,21 @@ class ReplicaWatch:
         newest = self._newest.get(key)
         if newest is None or state.partition_epoch > newest.partition_epoch:
             self._newest[key] = state
+            self._look_for_force(key, newest, state)
             for node in self._world.machines:
                 if node not in state.replicas:
                     self._left.pop((node, key), None)
             self._judge_members(key, state)
+
+    def _look_for_force(
+        self, key: Key, before: PartitionImage | None, state: PartitionImage
+    ) -> None:
+        name = next((name for name, topic in self._topics.items() if topic == key[0]), None)
+        if name is None or self._losses is None:
+            return
+        place = TopicPartition(name, key[1])
+        if place in self._world.may_lose and by_force(before, state):
+            self._losses.of(str(place)).pending = state.epoch
 
     def _judge_members(self, key: Key, state: PartitionImage) -> None:
         for node in sorted(state.in_sync):
@@ -460,6 +500,8 @@ class ReplicaWatch:
         committed = self._committed.get(key)
         if committed is None or state.epoch < committed.epoch or committed.durability != "fsync":
             return
+        if self._is_pending(key):
+            return
         seen: dict[NodeId, _Copy | None] = {}
         for node in sorted(state.in_sync | state.eligible):
             copy = seen[node] = self._copy_of(node, key)
@@ -471,7 +513,7 @@ class ReplicaWatch:
 
     def _judge_member(self, node: NodeId, key: Key, state: PartitionImage) -> None:
         committed = self._committed.get(key)
-        if committed is None or state.epoch < committed.epoch:
+        if committed is None or state.epoch < committed.epoch or self._is_pending(key):
             return
         if self._is_unsure(node, committed.durability):
             return
@@ -485,6 +527,13 @@ class ReplicaWatch:
                 f"{key}: {node} has {has}, {committed.end} is committed; in sync are "
                 f"{sorted(state.in_sync)} since partition epoch {state.partition_epoch}",
             )
+
+    def _is_pending(self, key: Key) -> bool:
+        """Whether somebody is to lead by force, and nobody knows yet what that one has."""
+        if self._losses is None:
+            return False
+        names = (name for name, topic in self._topics.items() if topic == key[0])
+        return any(self._losses.of(f"{name}-{key[1]}").pending is not None for name in names)
 
     def _sets(self, key: Key, leader: Leader) -> list[PartitionImage]:
         """What the leader knows to be decided, and what it has not heard of yet, in its epoch."""
@@ -515,6 +564,7 @@ class ReplicaWatch:
         other = self._leaders.setdefault((view.key, leader.epoch), view.me)
         if other != view.me:
             self._find(ONE_LEADER, f"{view} {leader.epoch}: (node, life) {other} and {view.me}")
+        self._look_for_loss(view, leader)
         committed, log = self._committed.get(view.key), view.partition.log
         # One that was deposed before it knew that it leads may lack what the next one committed.
         if committed is not None and leader.epoch > committed.epoch and not view.machine.is_damaged:
@@ -536,13 +586,42 @@ class ReplicaWatch:
                 self._find(SHOWN, f"{view}: {leader.high_watermark} after {committed.end}")
         self._watermark_moved(view)
 
+    def _look_for_loss(self, view: _View, leader: Leader) -> None:
+        """If it leads by force, what it has is all that is committed from now on."""
+        kept = self._kept(view)
+        if kept is None:
+            return
+        topic = view.machine.node.broker.image.topics_by_id.get(view.key[0])
+        if topic is not None:  # its node may act before it tells that it has heard
+            life = self._lives[view.machine.number]
+            self._learn(view.machine, life, view.key, topic.partitions[view.key[1]])
+        if kept.pending is None or leader.epoch < kept.pending:
+            return
+        partition, committed = view.partition, self._committed.get(view.key)
+        log, pending = partition.log, kept.pending
+        has = 0
+        if committed is not None:
+            has = agreement(log.epochs, log.start, partition.held_end, kept.chain, kept.end)
+            self._world.trace.note(
+                view.machine.name,
+                f"{partition.name}: leads by force in {leader.epoch} with {has} of {committed.end}",
+            )
+            self._committed[view.key] = _Committed(
+                leader.epoch, has, log.start, tuple(log.epochs), committed.durability
+            )
+        assert self._losses is not None
+        self._losses.begun(str(partition.name), pending, has)
+        self._world.forced[partition.name] += 1
+        self._starts.pop(view.key, None)
+        self._world.deleted_before.pop(partition.name, None)
+
     def _watermark_moved(self, view: _View) -> None:
         self._meet_log(view)
         leader, watermark = view.partition.leader, view.partition.high_watermark
         if watermark == view.watermark:
             return
         if watermark < view.watermark:
-            if not view.machine.is_damaged:
+            if not view.machine.is_damaged and watermark < self._least(view, view.watermark):
                 self._find(WATERMARK, f"{view}: from {view.watermark} to {watermark}")
         elif leader is not None:
             self._judge(view, leader)
@@ -553,6 +632,10 @@ class ReplicaWatch:
         log, key, end = view.partition.log, view.key, leader.high_watermark
         if key[0] not in self._alive:
             return  # the topic is deleted: other replicas may have removed what they told of
+        if (kept := self._kept(view)) is not None:
+            self._keep(view, leader)
+            if kept.is_deposed(leader.epoch):
+                return  # by force: those whom it counts on may follow another by now
         if sets := self._sets(key, leader):
             self._judge_sets(view, end, sets)
         committed = self._committed.get(key)
@@ -563,6 +646,14 @@ class ReplicaWatch:
             )
         for tell in self.on_committed:
             tell(view.machine, view.partition, end)
+
+    def _keep(self, view: _View, leader: Leader) -> None:
+        """Remember all that was committed just now."""
+        assert self._losses is not None
+        partition, end = view.partition, leader.high_watermark
+        log = partition.log
+        batches = view.machine.batches(log, max(log.start, view.watermark), end)
+        self._losses.committed(str(partition.name), leader.epoch, batches, end, log.epochs)
 
     def _judge_sets(self, view: _View, end: Offset, sets: Sequence[PartitionImage]) -> None:
         """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""

@@ -13,6 +13,7 @@ What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
 |                                  | and no replica moves any more                                 |
 | who holds nothing has no files   | of a partition that others hold by now                        |
 | (the rules of `history`)         | of all that was acknowledged and read, and of the replicas    |
+| (the rules of `losses`)          | where operators let lead who lacks what is committed          |
 """
 
 import asyncio
@@ -31,10 +32,11 @@ from tidelog.model import NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, ProducerId,
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
 from tidelog.simulation import history
 from tidelog.simulation.history import History
+from tidelog.simulation.losses import Losses, truncated
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap, rack_of
 from tidelog.simulation.quorum import LIVENESS, QuorumWatch
-from tidelog.simulation.replica_watch import SHOWN, ReplicaWatch
+from tidelog.simulation.replica_watch import COMMITTED, SHOWN, ReplicaWatch
 from tidelog.simulation.workload import Pace, init_producer_id
 from tidelog.simulation.world import Client, World
 from tidelog.wire.apis import Api
@@ -49,6 +51,7 @@ _LAST_REQUESTS_SECONDS: Final = 3.0
 _REMOVAL_SECONDS_MAX: Final = 10.0
 
 LEFT: Final = "who holds nothing has no files"
+TOLD: Final = "a reader is told what is lost"
 
 
 class Polled(NamedTuple):
@@ -85,6 +88,26 @@ class EpochClient(KafkaClient):
             epoch = known.partitions[place.partition].epoch
             on_epoch(epoch)
             return await self._ask(connection, place, epoch, offset, bytes_max, committed_only)
+
+        return await self.retry(attempt)
+
+    async def end_of(self, place: TopicPartition, epoch: Epoch) -> tuple[Epoch, Offset]:
+        """The greatest epoch not above `epoch` in the leader's log, and where it ends."""
+
+        async def attempt() -> tuple[Epoch, Offset]:
+            connection = await self.leader(place.topic, place.partition)
+            current = (await self.topic(place.topic)).partitions[place.partition].epoch
+            asked = {
+                "partition": place.partition, "current_leader_epoch": current,
+                "leader_epoch": epoch,
+            }  # fmt: skip
+            response = await connection.call(
+                Api.OFFSET_FOR_LEADER_EPOCH, replica_id=NO_NODE,
+                topics=[{"topic": place.topic, "partitions": [asked]}],
+            )  # fmt: skip
+            (answer,) = response.topics[0].partitions
+            check(answer.error_code, str(place))
+            return answer.leader_epoch, answer.end_offset
 
         return await self.retry(attempt)
 
@@ -177,7 +200,8 @@ class ReplicatedLoad:
         self.world = world
         self.pace = pace
         self.watch = QuorumWatch(world)
-        self.replicas = ReplicaWatch(world)
+        self.losses = Losses() if pace.may_lose else None
+        self.replicas = ReplicaWatch(world, self.losses)
         self.history = History()
         self.operations = 0
         self.acknowledged = 0
@@ -189,6 +213,10 @@ class ReplicatedLoad:
         self._hosts = [world.client(f"client-{number}") for number in world.machines]
         self._shown: dict[TopicPartition, dict[Epoch, Offset]] = {p: {} for p in self.places}
         self._decoded: dict[tuple[TopicPartition, Offset], tuple[bytes, list[bytes]]] = {}
+        self._written_in: dict[int, list[Epoch]] = {}
+        """By when a poll was begun, the epochs of the records that it found."""
+        self._read_in: dict[str, tuple[Epoch, Epoch]] = {}
+        """Of who reads: the epoch of the last record, and of the leader that was asked."""
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[int, None] = {}
 
@@ -287,16 +315,38 @@ class ReplicatedLoad:
             base = await self._insist(
                 process,
                 generator,
-                lambda batch=batch: client.produce(place.topic, place.partition, bytearray(batch)),  # type: ignore[misc]
+                lambda batch=batch: self._send(client, place, bytearray(batch)),  # type: ignore[misc]
             )
-            assert base is not None, "acks=all is answered"
+            if base is None:  # what was before it is lost: it cannot know of this one, either
+                sending.info()
+                producer_id = await self._insist(
+                    process, generator, lambda: init_producer_id(client)
+                )
+                sequence = 0
+                continue
             sending.ok(base)
             self.world.trace.note(process, f"acknowledged {place} {base} {len(values)}")
             self.acknowledged += len(values)
             self.replicas.acknowledged(place, base + len(values))
+            if self.losses and (problem := self.losses.not_committed(partition, base, values)):
+                self.world.fail(COMMITTED, problem)
             sequence += len(records)
             self._waiting.pop(number, None)
             await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+
+    async def _send(
+        self, client: KafkaClient, place: TopicPartition, batch: bytearray
+    ) -> Offset | None:
+        """Where a batch is; None if its producer's order is lost, as it may be by force."""
+        try:
+            base = await client.produce(place.topic, place.partition, batch)
+        except Refused as error:
+            if error.code != ErrorCode.out_of_order_sequence_number or not self.world.forced[place]:
+                raise
+            self.world.trace.note("producer", f"{place}: {error}")
+            return None
+        assert base is not None, "acks=all is answered"
+        return base
 
     async def _produce_alone(self, number: int, host: Client) -> None:
         """Sends records of which only the leader has to know; any of them may be lost."""
@@ -338,6 +388,7 @@ class ReplicatedLoad:
         while True:
             place = generator.choice(self.places)
             self._assign(process, [place])
+            self._read_in.pop(process, None)
             offset = 0
             for _ in range(generator.randint(1, 60)):
                 offset, is_end = await self._poll(process, generator, client, place, offset)
@@ -372,26 +423,29 @@ class ReplicatedLoad:
 
         def on_epoch(epoch: Epoch) -> None:
             nonlocal floor
-            floor = max((shown[e] for e in shown if e <= epoch), default=NO_OFFSET)
+            floor = max(
+                (self._left(place, e, epoch, shown[e]) for e in shown if e <= epoch),
+                default=NO_OFFSET,
+            )
 
         polling = self.history.begin_poll(process)
 
-        async def read() -> Polled | None:
-            """None if the log begins later than that by now."""
-            try:
-                return await client.read(place, offset, bytes_max=bytes_max, on_epoch=on_epoch)
-            except Refused as error:
-                if error.code != ErrorCode.offset_out_of_range:
-                    raise
-                return None
-
-        polled = await self._insist(process, generator, read)
+        polled = await self._insist(
+            process,
+            generator,
+            lambda: self._read_once(client, place, offset, bytes_max=bytes_max, on_epoch=on_epoch),
+        )
+        asked_in = None if polled is None else polled.epoch
+        if self.losses and await self._is_truncated(
+            process, generator, client, place, offset, asked_in
+        ):
+            polling.ok([])
+            self._assign(process, [])
+            self._assign(process, [place])
+            return 0, False
         if polled is None:
             polling.ok([])
-            started = await self._insist(process, generator, lambda: _earliest(client, place))
-            if started <= offset:
-                await asyncio.sleep(_PAUSE_SECONDS)  # another leads, who knows more
-            return max(offset, started), False
+            return await self._start_after(process, generator, client, place, offset), False
         watermark = polled.watermark
         if watermark != NO_OFFSET:
             if watermark < floor:
@@ -400,23 +454,88 @@ class ReplicatedLoad:
                 )
             shown[polled.epoch] = max(shown.get(polled.epoch, NO_OFFSET), watermark)
         found: list[tuple[str, Offset, bytes]] = []
+        written_in: list[Epoch] = []
         try:
             for batch in polled.batches:
-                base = read_header(batch).base_offset
+                header = read_header(batch)
+                base = header.base_offset
                 found += [
                     (str(place), at, value)
                     for at, value in enumerate(self._values(place, base, batch), base)
                     if at >= offset
                 ]
+                written_in += [header.leader_epoch] * (len(found) - len(written_in))
         except CorruptMessage as error:  # the client sees through it, and asks again
             self.world.trace.note(process, str(error))
             if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)
+        if self.losses and found:
+            self._written_in[polling.invoked] = written_in
+            self._read_in[process] = (written_in[-1], polled.epoch)
         polling.ok(found)
         if found:
             offset = found[-1][1] + 1
         return offset, 0 <= watermark <= offset
+
+    async def _read_once(
+        self, client: EpochClient, place: TopicPartition, offset: Offset, **options: Any
+    ) -> Polled | None:
+        """None if the log begins later than that by now, or does not reach so far."""
+        try:
+            return await client.read(place, offset, **options)
+        except Refused as error:
+            if error.code != ErrorCode.offset_out_of_range:
+                raise
+            return None
+
+    async def _start_after(
+        self,
+        process: str,
+        generator: random.Random,
+        client: EpochClient,
+        place: TopicPartition,
+        offset: Offset,
+    ) -> Offset:
+        """Where to read on whoever was told that there is no such offset."""
+        started = await self._insist(process, generator, lambda: _earliest(client, place))
+        if started <= offset:
+            await asyncio.sleep(_PAUSE_SECONDS)  # another leads, who knows more
+        return max(offset, started)
+
+    def _left(self, place: TopicPartition, since: Epoch, epoch: Epoch, offset: Offset) -> Offset:
+        """What is to be seen in `epoch` of all that was shown below `offset` in `since`."""
+        if self.losses is None:
+            return offset
+        return min(offset, self.losses.of(str(place)).floor(since, epoch, offset))
+
+    async def _is_truncated(
+        self,
+        process: str,
+        generator: random.Random,
+        client: EpochClient,
+        place: TopicPartition,
+        offset: Offset,
+        asked_in: Epoch | None,
+    ) -> bool:
+        """Whether what was read before is lost, as consumers find out when another leads.
+
+        Or when there is no such offset, which they hear without an epoch.
+        """
+        if process not in self._read_in or offset == 0:
+            return False
+        epoch, before = self._read_in[process]
+        if asked_in == before:
+            return False
+        told = await self._insist(process, generator, lambda: client.end_of(place, epoch))
+        if not truncated(epoch, *told, offset):
+            self._read_in[process] = (epoch, before if asked_in is None else asked_in)
+            return False
+        self.world.trace.note(process, f"{place}: read {offset} in {epoch}, and is told {told}")
+        if not self.world.forced[place] or told[1] == NO_OFFSET:
+            self.world.fail(TOLD, f"{place}: {told} ends epoch {epoch}, {offset} was read in it")
+        del self._read_in[process]
+        return True
 
     def _values(self, place: TopicPartition, base: Offset, batch: bytes) -> list[bytes]:
         """Most batches were read before, and need not be decoded again."""
@@ -514,6 +633,7 @@ class ReplicatedLoad:
         client = self._client(host, generator)
         for place in self.places:
             self._assign(process, [place])
+            self._read_in.pop(process, None)
             offset, is_end = 0, False
             while not is_end:
                 offset, is_end = await self._poll(
@@ -533,12 +653,19 @@ class ReplicatedLoad:
                     continue
                 starts[name] = max(found.log.start, starts.get(name, 0))
                 watermarks[name] = min(found.high_watermark, watermarks.get(name, history.NEVER))
+                if self.losses and found.leader is not None:
+                    self.losses.committed(
+                        name, found.leader.epoch, (), found.high_watermark, found.log.epochs
+                    )
                 copies.setdefault(name, {})[machine.number] = [
                     (header.base_offset, bytes(batch))
                     for header, batch in machine.batches(found.log, 0, found.log.end)
                 ]
+        happened: Iterable[history.Operation] = self.history
+        if self.losses:
+            happened = list(self.losses.surviving(self.history, self._written_in))
         anomalies = history.check(
-            self.history, final_reads=readers, replicas=copies, watermarks=watermarks,
+            happened, final_reads=readers, replicas=copies, watermarks=watermarks,
             log_starts=starts,
         )  # fmt: skip
         if anomalies:

@@ -202,6 +202,14 @@ SITUATIONS: Final = (
         name="metadata rot", stories=STORIES[1:], chance=0.2, situate=electing.rot,
         kinds={"rot_metadata": electing.rot_metadata, "misdirect": World.misdirect_write},
     ),
+    # After those that let logs rot: it has none of them beside it.
+    Situation(
+        name="force", stories=("replicated",), chance=0.2, situate=who_leads.force,
+        kinds={
+            "force": who_leads.force_promote, "elect_unclean": who_leads.elect_unclean,
+            "allow_unclean": who_leads.allow_unclean,
+        },
+    ),
     # After those that draw moments until the chaos ends: it may end later.
     Situation(
         name="full disks", stories=STORIES, chance=0.07, situate=draw_full_disks,

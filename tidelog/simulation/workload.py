@@ -64,6 +64,8 @@ class Pace:
     value_bytes_max: int = 200
     timeout_seconds: float = 3.0
     topic_configs: tuple[tuple[str, str], ...] = ()
+    may_lose: bool = False
+    """Whether operators may let lead who lacks what is committed; where nodes form a cluster."""
 
 
 @dataclass(slots=True)

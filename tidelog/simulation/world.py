@@ -144,6 +144,10 @@ class World:
         """What clients were told of deleted records: logs begin there, or later."""
         self.deletions = 0
         """How often that has changed."""
+        self.may_lose: set[TopicPartition] = set()
+        """Of which an operator has said that somebody may lead who lacks what is committed."""
+        self.forced: Counter[TopicPartition] = Counter()
+        """How often somebody began to lead because of that."""
         self.clients: dict[str, Client] = {}
         self.honours_stops = True
         """Whether a node that wants to stop is stopped, as by a supervisor."""
