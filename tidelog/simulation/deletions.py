@@ -2,11 +2,14 @@
 
 Each order is given once, to whoever leads. If it is acknowledged, no leader may show those records
 again, nor any other log start that is earlier than one that was shown (`replica_watch`). Starts lie
-anywhere: inside of batches, at the ends of segments, at the watermark.
+anywhere: inside of batches and of transactions, at the ends of segments, at the watermark.
+
+Compacted topics (`kv`) delete nothing but what is superseded: there DeleteRecords must be refused,
+and what changes under load is how they are compacted (`alter_compaction`).
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,6 +27,15 @@ _RETENTION: Final = (
     ("retention.ms", ("-1", "1000", "10000")),
     ("retention.records", ("-1", "20", "200")),
 )
+_COMPACTION: Final = (
+    ("delete.retention.ms", ("0", "1000", "60000")),
+    ("min.cleanable.dirty.ratio", ("0.01", "0.5", "1")),
+    ("min.compaction.lag.ms", ("0", "500", "60000")),
+    ("max.compaction.lag.ms", ("1000", "9223372036854775807")),
+    ("segment.bytes", ("500", "2000", "20000")),
+    ("segment.ms", ("500", "60000")),
+)
+REFUSED: Final = "a compacted topic deletes nothing"
 
 
 def situate_deletions(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
@@ -34,9 +46,15 @@ def situate_deletions(plan: Plan, choose: random.Random, enabled: Collection[str
         for at in moments(choose, rate, plan.chaos_seconds)
     ]
     node = {**plan.node, "retention_check_ms": choose.choice((100, 1000, 5000))}
+    if plan.story == "kv":
+        faults += [
+            Fault(at, "alter_compaction", _draw_change(plan, choose, _COMPACTION))
+            for at in moments(choose, choose.choice((0.3, 1.0)), plan.chaos_seconds)
+        ]
+        return with_faults(plan, faults)
     if choose.random() < 0.5:
         faults += [
-            Fault(at, "alter_retention", _draw_retention(plan, choose))
+            Fault(at, "alter_retention", _draw_change(plan, choose, _RETENTION))
             for at in moments(choose, 0.3, plan.chaos_seconds)
         ]
     if choose.random() < 0.5:
@@ -50,8 +68,10 @@ def _draw_place(plan: Plan, choose: random.Random) -> dict[str, Any]:
     return {"topic": topic, "partition": choose.randrange(plan.pace.partitions)}
 
 
-def _draw_retention(plan: Plan, choose: random.Random) -> dict[str, Any]:
-    name, values = choose.choice(_RETENTION)
+def _draw_change(
+    plan: Plan, choose: random.Random, settings: Sequence[tuple[str, Sequence[str]]]
+) -> dict[str, Any]:
+    name, values = choose.choice(settings)
     topic = f"tide-{choose.randrange(plan.pace.topics)}"
     return {"topic": topic, "name": name, "value": choose.choice(values)}
 
@@ -72,16 +92,31 @@ async def _delete(world: World, place: TopicPartition, part: float) -> None:
         wanted = start + round((end - start) * part)
         (deleted,) = (await client.delete_records(place.topic, {place.partition: wanted})).values()
         world.trace.note(host.name, f"{place} begins at {deleted}, {wanted} was asked for")
-        world.delete_before(place, wanted)
+        if _is_compacted(world, topic):
+            world.fail(REFUSED, f"{place} begins at {deleted}")
+        if not world.forced[place]:  # else who was deposed by force may have deleted it
+            world.delete_before(place, wanted)
     except TidelogError as error:
         world.trace.note(host.name, f"{place}: {type(error).__name__}: {error}")
     finally:
         client.close()
 
 
+def _is_compacted(world: World, topic: str) -> bool:
+    images = [machine.node.broker.image for machine in world.machines.values() if machine.is_up]
+    known = [image.topics[topic] for image in images if topic in image.topics]
+    return any(found.config.get("cleanup.policy") == "compact" for found in known)
+
+
 def alter_retention(world: World, topic: str, name: str, value: str) -> None:
     """Let retention keep more or less of a topic."""
     world.count("alter_retention")
+    world.client("operator").spawn(_alter(world, topic, ConfigChange(name=name, value=value)))
+
+
+def alter_compaction(world: World, topic: str, name: str, value: str) -> None:
+    """Let a topic be compacted in another way."""
+    world.count("alter_compaction")
     world.client("operator").spawn(_alter(world, topic, ConfigChange(name=name, value=value)))
 
 

@@ -18,7 +18,12 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tidelog.simulation import electing, layout, links, strangers, who_leads
-from tidelog.simulation.deletions import alter_retention, delete_records, situate_deletions
+from tidelog.simulation.deletions import (
+    alter_compaction,
+    alter_retention,
+    delete_records,
+    situate_deletions,
+)
 from tidelog.simulation.descriptors import (
     draw_few_descriptors,
     draw_interrupts,
@@ -142,8 +147,11 @@ SITUATIONS: Final = (
         name="rot", stories=ROT_STORIES, chance=0.3, situate=rotting, kinds={ROT: rot_sealed}
     ),
     Situation(
-        name="deletions", stories=("replicated",), chance=0.4, situate=situate_deletions,
-        kinds={"delete_records": delete_records, "alter_retention": alter_retention},
+        name="deletions", stories=WITH_REPLICAS, chance=0.4, situate=situate_deletions,
+        kinds={
+            "delete_records": delete_records, "alter_retention": alter_retention,
+            "alter_compaction": alter_compaction,
+        },
     ),
     Situation(
         name="rot_indexes", stories=STORIES, chance=0.2, situate=rotting_indexes,

@@ -7,7 +7,8 @@
 | a transaction is of one writer   | between two markers stand records of one transaction, only    |
 | a marker follows its decision    | the coordinator's log has it before any partition does        |
 | complete is marked everywhere    | in every partition of the transaction                         |
-| the last stable offset is true   | it is the first offset of what is open below the watermark    |
+| the last stable offset is true   | it is the first offset of what is open below the watermark,   |
+|                                  | or the log's start if that is deleted                         |
 | the last stable offset never     | on any replica, within a life of its node; and no client is   |
 |   falls                          | shown a lower one; unless its log may hold less than it did   |
 | only the committed is shown      | to who asks for it, and nothing above the last stable offset  |
@@ -126,7 +127,7 @@ class TransactionWatch:
         """How many committed batches were looked at."""
         self._seen_at: dict[int, tuple[Process, int, int]] = {}
         """By machine, the process, its newest event, and `_taken`, when it was last looked at."""
-        self.inputs: dict[str, TopicPartition] = {}
+        self.inputs: dict[str, tuple[TopicPartition, Offset]] = {}
         """Every committed record that is to be moved, by its id, and where it is."""
         self.moved: dict[str, str] = {}
         """By whom an input was moved."""
@@ -260,7 +261,7 @@ class TransactionWatch:
             labels[value.label] = None
             if commits:
                 truth.committed[offset] = data
-                self._visible(place, value)
+                self._visible(place, offset, value)
         if len(labels) > 1:
             self._find(ONE_WRITER, f"{who} ends {list(labels)}")
         for label in labels:
@@ -276,13 +277,13 @@ class TransactionWatch:
             key = (written.group_id, written.place)
             self.applied.setdefault(key, []).append(written.value.offset)
 
-    def _visible(self, place: TopicPartition, value: Value) -> None:
+    def _visible(self, place: TopicPartition, offset: Offset, value: Value) -> None:
         if value.kind == "d":
             before = self.moved.setdefault(value.rest, value.id)
             if before != value.id:
                 self._find(MOVED, f"{value.rest} is in {before} and in {value.id}")
             return
-        self.inputs[value.id] = place
+        self.inputs[value.id] = (place, offset)
         if value.kind == "b":
             group, batch, row = value.rest.split("/")
             if self.decisions.get(group, -1) < int(batch):
@@ -358,7 +359,7 @@ class TransactionWatch:
         truth = self._truths.get(partition.name)
         if truth is None or partition.high_watermark != truth.end:
             return
-        if stable != truth.stable:
+        if stable != max(truth.stable, partition.log.start):
             self._find(
                 STABLE,
                 f"{machine.name} {partition.name}: {stable}, not {truth.stable}: {truth.open}",

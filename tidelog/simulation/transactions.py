@@ -10,7 +10,8 @@ What must hold while it runs is said in `transaction_watch`, `replica_watch` and
 | invariant                        | meaning                                                       |
 |----------------------------------|---------------------------------------------------------------|
 | liveness                         | after healing every transactional id commits, every input is  |
-|                                  | moved, and no transaction is left open or prepared anywhere   |
+|                                  | moved that is not deleted, and no transaction is left open or |
+|                                  | prepared anywhere                                             |
 | (the rules of `history`)         | of what was committed, aborted and read                       |
 
 Rule: a process that cannot tell what became of a request goes on under another epoch.
@@ -315,12 +316,14 @@ class TransactionLoad(ReplicatedLoad):
             nonlocal floor
             floor = max((shown[e] for e in shown if e <= epoch), default=NO_OFFSET)
 
-        polled: Polled = await self._insist(
+        polled = await self._insist(
             process, generator,
-            lambda: client.read(
-                place, offset, bytes_max=bytes_max, committed_only=True, on_epoch=on_epoch
+            lambda: self._read_once(
+                client, place, offset, bytes_max=bytes_max, committed_only=True, on_epoch=on_epoch
             ),
         )  # fmt: skip
+        if polled is None:
+            return [], await self._start_after(process, generator, client, place, offset), False
         stable = polled.stable
         if polled.watermark != NO_OFFSET:
             if stable < floor:
@@ -372,8 +375,11 @@ class TransactionLoad(ReplicatedLoad):
             offset = offsets[place]
             polled = await self._insist(
                 process, generator,
-                lambda place=place, offset=offset: client.read(place, offset),  # type: ignore[misc]
+                lambda place=place, offset=offset: self._read_once(client, place, offset),  # type: ignore[misc]
             )  # fmt: skip
+            if polled is None:
+                offsets[place] = await self._start_after(process, generator, client, place, offset)
+                continue
             for batch in polled.batches:
                 header = read_header(batch)
                 if not header.is_control:
@@ -424,8 +430,23 @@ class TransactionLoad(ReplicatedLoad):
             return problem
         watched = set(self.places[: self.txn_pace.movers])
         known = self.transactions
-        left = [i for i, place in known.inputs.items() if place in watched and i not in known.moved]
+        starts = self._starts()
+        left = [
+            name
+            for name, (place, offset) in known.inputs.items()
+            if place in watched and name not in known.moved and offset >= starts.get(place, 0)
+        ]
         return f"{left[:5]} of {len(left)} are not moved" if left else None
+
+    def _starts(self) -> dict[TopicPartition, Offset]:
+        """Where logs begin, as their leaders have them: what was before is deleted."""
+        return {
+            partition.name: partition.log.start
+            for machine in self.world.machines.values()
+            if machine.is_up and not machine.is_damaged
+            for partition in machine.node.broker.partitions()
+            if partition.leader is not None
+        }
 
     def _not_stable(self) -> str | None:
         for machine in self.world.machines.values():
