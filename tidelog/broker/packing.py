@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidelog.broker.writing import batch_of
+from tidelog.broker.writing import NO_DIGEST, batch_of, digest_of
 from tidelog.config import TopicConfig
 from tidelog.errors import (
     BrokerError,
@@ -20,7 +20,7 @@ from tidelog.errors import (
     MessageTooLarge,
     TidelogError,
 )
-from tidelog.model import Offset, ProducerId
+from tidelog.model import NO_PRODUCER, Offset, ProducerId
 from tidelog.records import Record
 from tidelog.wire.partitioner import partition_for
 
@@ -70,6 +70,8 @@ class Packed:
     numbers: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     data: bytes = b""
+    digest: int = NO_DIGEST
+    """Of what was asked for, where that has an Idempotency-Key."""
 
 
 def pack(
@@ -96,7 +98,10 @@ def pack(
             )
         )  # fmt: skip
     for batch in batches.values():
-        batch.data = bytes(batch_of(batch.records, once))
+        if once != NO_PRODUCER:
+            asked = [(*records[at][:3], records[at].timestamp_ms) for at in batch.numbers]
+            batch.digest = digest_of(msgspec.msgpack.encode(asked))
+        batch.data = bytes(batch_of(batch.records, once, batch.digest))
         if len(batch.data) > config.max_message_bytes:
             raise MessageTooLarge(size=len(batch.data), size_max=config.max_message_bytes)
     return batches

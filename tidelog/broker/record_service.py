@@ -22,7 +22,7 @@ from tidelog.broker.offsets import find_offset
 from tidelog.broker.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
 from tidelog.broker.serving import Work, side_by_side
 from tidelog.broker.topics import create_topic
-from tidelog.broker.writing import Write, find_repeated, reused
+from tidelog.broker.writing import NO_DIGEST, Write, find_repeated, reused
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import MetadataRecord
@@ -30,12 +30,14 @@ from tidelog.errors import (
     BrokerError,
     CorruptMessage,
     FencedLeaderEpoch,
+    InvalidPartitions,
     LeaderNotAvailable,
     MessageTooLarge,
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutcomeUnknown,
+    OutOfOrderSequence,
     StorageError,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
@@ -48,6 +50,7 @@ from tidelog.log.log import ColdRead
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_EPOCH,
+    NO_OFFSET,
     NO_PRODUCER,
     Epoch,
     Offset,
@@ -101,6 +104,10 @@ class ProduceWork(Work, frozen=True, kw_only=True):
     count: int
     once: ProducerId = NO_PRODUCER
     copies: int | None = None
+    digest: int = NO_DIGEST
+    """Of what was asked for, where that has an Idempotency-Key."""
+    looks: bool = False
+    """Write nothing: only look for what an earlier request with the same key has written."""
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +116,15 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     offset: Offset
     is_repeat: bool = False
     """An earlier request with the same Idempotency-Key has written it."""
+
+
+def has_written(partition: Partition, work: ProduceWork) -> bool:
+    """Whether an earlier request has written what this work would."""
+    try:
+        found = find_repeated(partition, work.once, work.digest)
+    except OutOfOrderSequence:
+        return False  # other records of it, by another number of partitions
+    return found is not None and found.offset_delta + 1 == work.count
 
 
 class ReadWork(Work, frozen=True, kw_only=True):
@@ -251,6 +267,13 @@ class RecordService:
         now_ms, keyless = self._broker.host.clock.wall_ms(), self._keyless(once)
         work = partial(pack, len(found.partitions), config, records, once, keyless, now_ms)
         batches = await self.aside(size, work)
+        if once != NO_PRODUCER and found.sizes:
+            pack_for = partial(
+                pack, config=config, records=records, once=once, keyless=keyless, now_ms=now_ms
+            )
+            batches = await self._as_before(
+                topic, found.sizes, batches, pack_for, once=once, size=size, seconds_max=seconds_max
+            )
         results = await side_by_side(
             *(
                 self._write(TopicPartition(topic, number), batch, once, copies, seconds_max)
@@ -267,6 +290,45 @@ class RecordService:
                 (at, Placed(number, offset + delta)) for delta, at in enumerate(batch.numbers)
             )
         return [placed[at] for at in range(len(records))]
+
+    async def _as_before(
+        self,
+        topic: str,
+        sizes: Sequence[int],
+        batches: dict[int, Packed],
+        pack_for: Callable[[int], dict[int, Packed]],
+        *,
+        once: ProducerId,
+        size: int,
+        seconds_max: float,
+    ) -> dict[int, Packed]:
+        """The batches as an earlier request with the same key had them, if one is found.
+
+        Before partitions were added to the topic, records may have gone to others than now. What
+        an earlier attempt has not yet written there is not found.
+        """
+        wanted = {number: batch.numbers for number, batch in batches.items()}
+        for count in dict.fromkeys(reversed(sizes)):
+            try:
+                earlier = await self.aside(size, partial(pack_for, count))
+            except InvalidPartitions:
+                continue  # it names partitions that were not there
+            if {number: batch.numbers for number, batch in earlier.items()} == wanted:
+                continue
+            asked = await side_by_side(
+                *(
+                    self._write(
+                        TopicPartition(topic, number), batch, once, None, seconds_max, looks=True
+                    )
+                    for number, batch in earlier.items()
+                )
+            )
+            for one in asked:
+                if isinstance(one, BrokerError):
+                    raise one
+            if any(isinstance(one, Written) and one.is_repeat for one in asked):
+                return earlier
+        return batches
 
     def _keyless(self, once: ProducerId) -> int:
         """Whose turn it is to have the records without a key.
@@ -285,8 +347,13 @@ class RecordService:
         once: ProducerId,
         copies: int | None,
         seconds_max: float,
+        *,
+        looks: bool = False,
     ) -> Written | BrokerError:
-        work = ProduceWork(batch=batch.data, count=len(batch.records), once=once, copies=copies)
+        work = ProduceWork(
+            batch=b"" if looks else batch.data, count=len(batch.records), once=once, copies=copies,
+            digest=batch.digest, looks=looks,
+        )  # fmt: skip
         try:
             return await self._broker.serving.call(
                 place, work, Written, seconds_max=seconds_max, is_repeatable=once != NO_PRODUCER
@@ -298,7 +365,9 @@ class RecordService:
         self, partition: Partition, work: ProduceWork, deadline: float
     ) -> Written:
         write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
-        found = find_repeated(partition, work.once)
+        if work.looks:
+            return Written(offset=NO_OFFSET, is_repeat=has_written(partition, work))
+        found = find_repeated(partition, work.once, work.digest)
         if found is None:
             write.append_batch(bytearray(work.batch), work.count)
         elif found.offset_delta + 1 == work.count:

@@ -117,6 +117,8 @@ class TopicImage:
     id: UUID
     partitions: list[PartitionImage]
     config: dict[str, str]
+    sizes: list[int] = field(default_factory=list)
+    """How many partitions it had before, each time that some were added."""
     encoded: bytes | None = field(default=None, compare=False, repr=False)
     """This as a snapshot has it, once it was asked for; None again with every change."""
 
@@ -258,12 +260,15 @@ class ClusterImage:
                 )
             case TopicCreated():
                 topic = TopicImage(
-                    name=record.name, id=UUID(record.id), config=dict(record.config), partitions=[]
-                )
+                    name=record.name, id=UUID(record.id), config=dict(record.config), partitions=[],
+                    sizes=list(record.sizes),
+                )  # fmt: skip
                 self.topics[topic.name] = self.topics_by_id[topic.id] = topic
                 self._add_partitions(topic, record)
             case PartitionsAdded():
-                self._add_partitions(self.topics[record.topic], record)
+                topic = self.topics[record.topic]
+                topic.sizes.append(len(topic.partitions))
+                self._add_partitions(topic, record)
             case TopicDeleted():
                 topic = self.topics.pop(record.name)
                 del self.topics_by_id[topic.id]

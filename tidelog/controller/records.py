@@ -142,6 +142,8 @@ class TopicCreated(_Record, frozen=True, tag="TopicCreated"):
     partitions: list[PartitionState] = []
     """Each in full. Where this is empty, as it was before clusters: all replicas are in sync, the
     first of them leads, and the cluster id is the first free one."""
+    sizes: list[int] = []
+    """In a snapshot: how many partitions the topic had before, each time that some were added."""
 
 
 class PartitionsAdded(_Record, frozen=True, tag="PartitionsAdded"):

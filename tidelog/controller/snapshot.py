@@ -67,7 +67,7 @@ def _topic(topic: TopicImage) -> TopicCreated:
     return TopicCreated(
         name=topic.name, id=str(topic.id), config=topic.config,
         replicas=[list(partition.replicas) for partition in topic.partitions],
-        partitions=[partition.state for partition in topic.partitions],
+        partitions=[partition.state for partition in topic.partitions], sizes=topic.sizes,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.records import Codec, Record, encode_batch
+from tidelog.wire.apis import Api
 from tidelog.wire.partitioner import partition_for
 
 SECONDS = 5.0
@@ -120,14 +121,49 @@ def test_a_repeated_request_is_recognised_after_a_restart():
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("is_begun", [False, True], ids=["whole", "begun"])
+def test_a_repeated_request_is_recognised_after_partitions_were_added(is_begun):
+    async def story(node):
+        service = RecordService(node.broker)
+        await node.create("t", partitions=2)
+        records = [NewRecord(b"%d" % n, key=b"k%d" % n) for n in range(8)]
+
+        async def write():
+            once = once_of("key")
+            return await service.produce("t", records, seconds_max=SECONDS, once=once)
+
+        if is_begun:
+            node.broker.partition("t", 1).log.refusal = "the disk is full"
+            with pytest.raises(PartlyWritten):
+                await write()
+            node.broker.partition("t", 1).log.refusal = None
+        before = None if is_begun else await write()
+        for count in (3, 8):
+            await node.ask(
+                Api.CREATE_PARTITIONS, 3, timeout=9000, validate_only=False,
+                topics=[{"name": "t", "count": count, "assignments": None}],
+            )  # fmt: skip
+
+        first, again = await write(), await write()
+
+        assert first == again
+        assert before in (None, first)
+        assert {one.partition for one in first} == {0, 1}
+        ends = [node.broker.partition("t", number).log.end for number in range(8)]
+        assert sum(ends) == len(records)
+
+    on_a_node(story)
+
+
 def test_a_key_of_another_request_is_refused_and_nothing_is_written():
     async def story(node):
         await node.create("t")
         service = RecordService(node.broker)
         await write(service, "t", b"a", b"b", key="once")
 
-        with pytest.raises(OutOfOrderSequence, match="used for another request: that had 2"):
-            await write(service, "t", b"a", key="once")
+        for values in ((b"a",), (b"a", b"x")):
+            with pytest.raises(OutOfOrderSequence, match="used for another request"):
+                await write(service, "t", *values, key="once")
 
         assert node.broker.partition("t", 0).log.end == 2
 
