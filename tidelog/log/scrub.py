@@ -13,8 +13,8 @@ Rule 4: the index files are what the batches make of them, or are made again. Th
 Rule 5: batches wholly below the log's start are deleted, and no replica sends them. Rot in them is
         passed over, if the index tells where the first batch lies that is not deleted.
 Rule 6: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte, and only if
-        it ends where the one in its place does, as far as that is known. So whatever interrupts it
-        leaves each byte as it was or as it shall be, and sound batches behind it stay.
+        the next sound batch in this file follows it, or follows those that come behind it. So
+        whatever interrupts it leaves each byte as it was or as it shall be, and sound batches stay.
 """
 
 import errno
@@ -31,6 +31,8 @@ from tidelog.model import NO_EPOCH, Epoch, Offset
 from tidelog.records import (
     HEADER_BYTES,
     MAGIC,
+    MAGIC_AT,
+    PREFIX_BYTES,
     BatchHeader,
     batch_size_at,
     crc_matches,
@@ -41,6 +43,7 @@ from tidelog.records import (
 SLICE_BYTES: Final = 256 * 1024
 BATCH_BYTES_MIN: Final = 1024
 """A batch counts for at least so much, and a slice for eight times that: small ones cost, too."""
+PAGE_BYTES: Final = 4096
 GAP: Final = "offsets are missing"
 
 
@@ -313,6 +316,8 @@ class SegmentScrub:
         fit = Fit.WHOLE if self.offset == self.end else Fit.MORE
         written: list[tuple[int, bytes]] = []
         try:
+            if not self._fits_before_sound(file, data):
+                return Fit.NONE, 0
             for header, view in iterate_batches(data):
                 if header.next_offset <= self.offset:
                     continue
@@ -325,9 +330,6 @@ class SegmentScrub:
                 elif problem is not None:
                     is_gap = problem == GAP and self.offset >= self.start
                     fit = Fit.GAP if is_gap else Fit.NONE
-                    break
-                elif found != batch and not self._leads_on(file, header):
-                    fit = Fit.NONE
                     break
                 if found != batch:
                     file.write(self.position, [batch])
@@ -362,15 +364,64 @@ class SegmentScrub:
                 position, offset = position + header.size, header.next_offset
         return offset != self.end or offset == self.offset or position >= self.segment.size
 
-    def _leads_on(self, file: File, header: BatchHeader) -> bool:
-        """Whether a batch ends where the one in its place does, if a sound one follows that."""
-        after = copy(self)
-        after.position, after.offset = self.position + header.size, header.next_offset
+    def _fits_before_sound(self, file: File, data: Bytes) -> bool:
+        """Whether batches end where the next sound one begins, or come to an end before that.
+
+        Those of a replica that was compacted once are smaller, and would go over it.
+        """
+        behind = self._next_sound(file, len(data))
+        if behind is None:
+            return True
+        ends = [(self.position, self.offset)]
+        for header, _ in iterate_batches(data):
+            position, offset = ends[-1]
+            if header.base_offset > offset or offset >= behind[1]:
+                break
+            if header.next_offset > offset:
+                ends.append((position + header.size, header.next_offset))
+        if ends[-1] == behind or (ends[-1][0] <= behind[0] and ends[-1][1] < behind[1]):
+            return True
+        # A length that has rotted may lead to another sound one.
+        first = copy(self)
+        first.position, first.offset = ends[min(1, len(ends) - 1)]
+        return first.offset > self.offset and first._is_sound(file)
+
+    def _next_sound(self, file: File, size: int) -> tuple[int, Offset] | None:
+        """Where the next sound batch lies: behind this one, or else within so many bytes."""
+        behind: tuple[int, Offset] | None = None
         with suppress(OSError):
             behind = self._sound_behind(file)
-            # The length may be what has rotted: then it is the other's that leads to a sound one.
-            return behind is None or after._is_sound(file)
-        return True
+        if behind is not None:
+            return behind
+        data = self._readable(file, size + HEADER_BYTES)
+        found, other = len(data), copy(self)
+        last = bisect_right(self._starts, self.end - 1)
+        for epoch in self._epochs[max(bisect_right(self._starts, self.offset) - 1, 0) : last]:
+            mark = epoch.to_bytes(MAGIC_AT - PREFIX_BYTES, "big") + bytes([MAGIC])
+            at = data.find(mark, PREFIX_BYTES + 1)
+            while 0 <= at - PREFIX_BYTES < found:
+                base = int.from_bytes(data[at - PREFIX_BYTES : at - PREFIX_BYTES + 8], "big")
+                if self.offset < base < self.end:
+                    other.position, other.offset = self.position + at - PREFIX_BYTES, base
+                    if other._is_sound(file):
+                        found = at - PREFIX_BYTES
+                        behind = other.position, other.offset
+                        break
+                at = data.find(mark, at + 1)
+        return behind
+
+    def _readable(self, file: File, size: int) -> bytes:
+        """What lies at `position`; zeros where the device does not read it."""
+        size = max(min(size, file.size() - self.position), 0)
+        whole = self._read_or_none(file, size)
+        if whole is not None:
+            return whole
+        page, pieces = copy(self), []
+        for at in range(0, size, PAGE_BYTES):
+            page.position = self.position + at
+            length = min(PAGE_BYTES, size - at)
+            pieces.append(page._read_or_none(file, length) or bytes(length))
+        return b"".join(pieces)
 
     def _read_or_none(self, file: File, size: int) -> bytes | None:
         try:

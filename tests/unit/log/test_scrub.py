@@ -191,6 +191,46 @@ def test_a_replica_that_was_compacted_once_changes_nothing(position):
     assert scrub.mend(rig.disk, b"".join(batches[1:4])) == (Fit.WHOLE, len(batches[1]))
 
 
+@pytest.mark.parametrize("rotten_at", [[10], [10, 300], [70, 330]], ids=["length", "two", "both"])
+@pytest.mark.parametrize("piece", [slice(1, 2), slice(1, 3)], ids=["one batch", "two batches"])
+def test_a_piece_of_a_replica_that_was_compacted_once_goes_over_no_sound_batch(rotten_at, piece):
+    """Of a long range only a piece is asked for at a time: it need not reach the segment's end."""
+    sizes = (10, 200, 40, 90)
+    batches = a_sealed_log(*sizes).read_all()[:4]
+    others = a_sealed_log(10, 100, 40, 90).read_all()
+    rig = a_sealed_log(*sizes)
+    for position in rotten_at:
+        rig.disk.flip_bit(rig.log.segments[0].path(), len(batches[0]) + position, 1)
+    scrub = scrub_of(rig)
+    scrub.seek(rig.disk)
+    assert scrub.offset == 1
+
+    scrub.mend(rig.disk, b"".join(others[piece]))
+
+    behind = sum(map(len, batches[: 2 if len(rotten_at) == 1 else 3]))
+    assert content(rig)[: len(batches[0])] == batches[0]
+    assert content(rig)[behind:] == b"".join(batches)[behind:]
+
+
+@pytest.mark.parametrize("rotten_at", [[10], [10, 300], [70, 330]], ids=["length", "two", "both"])
+def test_a_piece_that_ends_before_the_segment_mends_what_it_holds(rotten_at):
+    rig = a_sealed_log()
+    batches, whole = rig.read_all(), content(rig)
+    for position in rotten_at:
+        rig.disk.flip_bit(rig.log.segments[0].path(), len(batches[0]) + position, 1)
+    scrub = scrub_of(rig)
+    scrub.seek(rig.disk)
+
+    fits = []
+    for at in range(1, 4):
+        fits.append(scrub.mend(rig.disk, batches[at])[0])
+        if fits[-1] is Fit.WHOLE:
+            break
+
+    assert fits == [Fit.MORE] * (len(rotten_at) - 1) + [Fit.WHOLE]
+    assert content(rig) == whole
+
+
 def test_a_history_that_two_replicas_contradict_is_not_believed():
     rig = a_sealed_log()
     whole = content(rig)
