@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.simulation import electing, layout, links, strangers, who_leads
+from tidelog.simulation import electing, group_lives, layout, links, strangers, who_leads
 from tidelog.simulation.deletions import (
     alter_compaction,
     alter_retention,
@@ -194,6 +194,12 @@ SITUATIONS: Final = (
         kinds={
             "forge_marker": strangers.forge_marker, "forge_batch": strangers.forge_batch,
             "forget_batch": strangers.forget_batch,
+        },
+    ),
+    Situation(
+        name="group lives", stories=("groups",), chance=0.4, situate=group_lives.group_lives,
+        kinds={
+            "remake_topic": group_lives.remake_topic, "restart_static": group_lives.restart_static,
         },
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
