@@ -1,13 +1,18 @@
 """Keys that were deleted stay deleted, on replicas that were away while their tombstones went."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
+from tidelog.broker.promotion import promote
 from tidelog.client.kafka import KafkaClient
+from tidelog.model import TopicPartition
 from tidelog.partition.driver import Partition
+from tidelog.peers.stream import PeerUnreachable
 from tidelog.records import Record, decode_batch, encode_batch
+from tidelog.simulation.asking import ask_node
 from tidelog.simulation.replica_watch import WATERMARK, ReplicaWatch
 from tidelog.simulation.world import Violation
 
@@ -44,6 +49,31 @@ class CompactedStory(Story):
             for record in decode_batch(batch):
                 found[record.key or b""] = record.value
         return {key for key, value in found.items() if value is not None}
+
+    def values(self, node: int, key: str) -> list[bytes | None]:
+        """All that a replica has of a key."""
+        batches = [decode_batch(batch) for _, batch in self.contents(node)]
+        return [r.value for records in batches for r in records if r.key == key.encode()]
+
+    def keep_from_reading(self) -> None:
+        """Let the third node read nothing from its leader, though all else is well."""
+
+        async def fail(*_: Any, **__: Any) -> Any:
+            raise PeerUnreachable("it is kept from it")
+
+        self.world.node(self.away).broker.member.hub.ask_data = fail
+        self.world.run(seconds=1)  # the answer to what it asked for before has come
+
+    def force(self, node: int) -> None:
+        """Let a node lead, whatever it lacks."""
+        image = self.world.node(self.first).broker.image
+
+        def order(machine: Any) -> Any:
+            place = TopicPartition(TOPIC, 0)
+            return promote(machine.node.broker, place, node, force=True, dry_run=False)
+
+        self.world.do(ask_node(self.world, image.quorum_leader, order, 5.0))
+        self.until(lambda: self.replica(node).leads())
 
     def has_tombstone(self, node: int, key: bytes) -> bool:
         return any(
@@ -164,3 +194,32 @@ def test_a_watermark_that_falls_without_a_reason_is_found(story, monkeypatch):
 
     with pytest.raises(Violation, match=WATERMARK):
         story.world.run(seconds=5)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_values_come_back_with_a_leader_that_lacks_what_took_their_place(story, restarts):
+    """An operator lets a replica lead that has only the first value of a key. The others have
+    compacted that away, for the sake of the second, which is cut off now.
+    """
+    story.put("key", "first")
+    story.pad()
+    story.put("stays", "1")
+    story.until(lambda: story.is_whole(*NODES))
+    story.keep_from_reading()
+    story.put("key", "second")
+    for _ in range(3):
+        story.pad()
+        story.world.run(seconds=2)
+    for node in (story.first, story.other):
+        assert story.values(node, "key") == [b"second"], "the first one was compacted away"
+    assert story.values(story.away, "key") == [b"first"]
+
+    if restarts:
+        for node in (story.first, story.other):
+            story.world.crash(node)
+            story.world.restart(node)
+            story.until(lambda: story.is_whole(story.first, story.other))
+    story.force(story.away)
+    story.until(lambda: story.is_whole(*NODES))
+
+    assert [story.values(node, "key") for node in NODES] == [[b"first"]] * 3

@@ -552,6 +552,8 @@ class Broker:
         async with partition.files, directory.noting:
             if partition.follower is not follower or not self.replicas.holds(partition):
                 return
+            if isinstance(change, Cut) and self._is_compacted_past(partition, change.end):
+                change = BeginAnew(partition.log.start)
             try:
                 if isinstance(change, Cut):
                     await partition.mending.cut(change.end, lower)
@@ -561,6 +563,17 @@ class Broker:
                 self.rounds.fail(error)  # half done: nothing may be called clean any more
                 raise
             self.cleaner.forget(name)
+
+    def _is_compacted_past(self, partition: Partition, end: Offset) -> bool:
+        """Whether what lies before `end` may lack values for the sake of what lies behind it.
+
+        Only what was committed is compacted: so that is cut off, by an operator's will.
+        """
+        log = partition.log
+        if not (partition.has_gaps or partition.purges.floor or log.swaps):
+            return False
+        cleaned_end = self.cleaner.first_dirty(partition.name) or 0
+        return end < max(partition.high_watermark, cleaned_end)
 
     async def _leave_sets(self, partition: Partition, follower: Follower) -> None:
         """Wait until nobody counts on what is damaged here; only then may it be discarded.

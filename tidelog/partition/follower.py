@@ -10,6 +10,8 @@ Rule 3: nothing is told of what this replica holds or promises before the leader
     ---------  -------------------------------  ------------------------------------------------
     aligning   the logs agree                   tell what is held; following
     aligning   they differ from (epoch, end)    cut, ask again; aligning
+                                                (begin anew, if what stays was compacted for the
+                                                sake of what goes: only if committed records do)
     any        what is asked for is deleted     begin anew at the leader's start; aligning
     any        tombstones past it are purged    the same: this log may hold values without them
     any        who wrote what is deleted        the same: this log is empty, and does not know it

@@ -102,7 +102,7 @@ class Mending:
         """Forget everything and begin where it says; `note` notes so durably."""
         partition, start = self._partition, change.start
         is_damaged = partition.log.damaged_at is not None
-        why = "it is damaged" if is_damaged else "the leader has nothing before it"
+        why = "it is damaged" if is_damaged else "what it has would not become what its leader has"
         _log.warning("%s begins anew at %d: %s", partition.name, start, why)
 
         def work() -> LogState:
