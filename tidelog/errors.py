@@ -306,6 +306,13 @@ class OutOfOrderSequence(BrokerError):
         )
 
 
+class IdempotencyKeyReused(OutOfOrderSequence):
+    """The Idempotency-Key was used for another request; send this one with a key of its own."""
+
+    def __init__(self, message: str) -> None:
+        BrokerError.__init__(self, message)
+
+
 class DuplicateSequence(BrokerError):
     """The batch was stored before, too long ago to say where."""
 

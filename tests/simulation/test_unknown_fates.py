@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_cluster import controller
-from tidelog.broker.queues import DeclareWork, PublishWork, ReceiveWork
+from tidelog.broker.queue_work import DeclareWork, PublishWork, ReceiveWork
 from tidelog.cluster.messages import Register, RegisterAnswer
 from tidelog.errors import OutcomeUnknown
 from tidelog.model import QUEUES_TOPIC

@@ -7,16 +7,26 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, assert_never
 
 import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.queue_values import Values
-from tidelog.broker.serving import Work
+from tidelog.broker.queue_work import (
+    POINTER_QUEUES,
+    POINTERS,
+    SHARD_WORKS,
+    WORK_QUEUES,
+    ForgetWork,
+    LookWork,
+    Message,
+    QueueAnswer,
+    QueueWork,
+    ReceiveWork,
+    ShardWork,
+)
 from tidelog.broker.shards import ShardDriver, ShardKeeper
 from tidelog.errors import (
     BrokerError,
@@ -28,10 +38,24 @@ from tidelog.errors import (
 )
 from tidelog.model import QUEUES_TOPIC, Offset, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.queues.records import DEAD, MAIN, About, Settings, about_of
-from tidelog.queues.shard import Given, Settled, Shard
+from tidelog.queues.events import (
+    Added,
+    Created,
+    Declared,
+    Dropped,
+    Outcome,
+    Published,
+    Reached,
+    Received,
+    Settled,
+    Swept,
+)
+from tidelog.queues.limits import Limits
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import about_of
+from tidelog.queues.shard import Shard
 from tidelog.records import BatchHeader, Record, decode_batch
-from tidelog.shards.effects import Moment, Token, partition_for
+from tidelog.shards.effects import Moment, partition_for
 
 DEAD_SUFFIX: Final = ".dead"
 """What nobody managed to do is a queue of its own name."""
@@ -39,108 +63,6 @@ _GRACE_SECONDS: Final = 0.05
 _FORGET_SECONDS: Final = 5.0
 _LATE: Final = object()
 """What a request is told by the clock; whatever its shard says afterwards is heard by nobody."""
-
-A = TypeVar("A", bound=msgspec.Struct)
-Call = Callable[[Shard, Token, Moment], Iterable[Any]]
-
-
-class QueueWork(Work, frozen=True, kw_only=True):
-    """Anything that is asked of queues."""
-
-    request: bytes = b""
-    """The hash of its Idempotency-Key; empty without one."""
-
-
-class CreateWork(QueueWork, frozen=True, kw_only=True):
-    """Make a queue with pointers."""
-
-
-class AppendWork(QueueWork, frozen=True, kw_only=True):
-    queue_id: int
-    value: bytes
-
-
-class ReadNextWork(QueueWork, frozen=True, kw_only=True):
-    queue_id: int
-    client: str
-
-
-class DeclareWork(QueueWork, frozen=True, kw_only=True):
-    name: str
-    settings: Settings
-
-
-class DropWork(QueueWork, frozen=True, kw_only=True):
-    name: str
-
-
-class PublishWork(QueueWork, frozen=True, kw_only=True):
-    name: str
-    messages: tuple[tuple[bytes, About], ...]
-
-
-class ReceiveWork(QueueWork, frozen=True, kw_only=True):
-    name: str
-    lane: int
-    count_max: int
-    wait_seconds: float
-    visibility_ms: int | None
-    waiter: str = ""
-    """By which it can be taken back while it waits."""
-
-
-class ForgetWork(QueueWork, frozen=True, kw_only=True):
-    """Whoever waited for messages has gone."""
-
-    waiter: str
-
-
-class SettleWork(QueueWork, frozen=True, kw_only=True):
-    name: str
-    receipts: tuple[str, ...]
-    kind: str
-    ms: int
-
-
-class MoveWork(QueueWork, frozen=True, kw_only=True):
-    """Bring messages of a lane into the other, or with `purges` delete them."""
-
-    name: str
-    lane: int
-    count_max: int
-    purges: bool = False
-
-
-class LookWork(QueueWork, frozen=True, kw_only=True):
-    """What there is: one work queue, or with no name all queues of the partition."""
-
-    is_read: ClassVar[bool] = True
-    name: str = ""
-    queue_id: int = -1
-    after: Offset = -1
-    limit: int = 1000
-    """Messages of the queue `queue_id`, so many beyond `after`."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """A message, as somebody gets it."""
-
-    offset: Offset
-    value: bytes
-    count: int = 0
-    attributes: dict[str, str] = msgspec.field(default_factory=dict)
-    key: str | None = None
-    made_ms: int = 0
-
-
-class QueueAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of it; the fields that it does not concern stay empty."""
-
-    number: int | None = None
-    offsets: tuple[Offset, ...] = ()
-    messages: tuple[Message, ...] = ()
-    outcomes: tuple[str, ...] = ()
-    document: Any = None
 
 
 class QueuesDriver(ShardDriver[Shard]):
@@ -152,12 +74,22 @@ class QueuesDriver(ShardDriver[Shard]):
 
     def _new_shard(self) -> Shard:
         self._values = Values(self._broker.host)
-        return Shard(self._partition.name.partition, self._partitions)
+        config = self._broker.config
+        limits = Limits(
+            request_window_ms=config.idempotency_window_ms,
+            requests_bytes_max=config.queues_requests_max_bytes,
+            receive_bytes_max=config.queues_receive_max_bytes,
+            pointer_retention_ms=config.queues_pointer_retention_ms,
+        )
+        return Shard(self._partition.name.partition, self._partitions, limits)
 
     def _replay_batch(self, shard: Shard, header: BatchHeader, batch: memoryview) -> None:
         if not header.is_control:
             for record in decode_batch(batch):
                 shard.replay(record)
+
+    def _prepare(self, shard: Shard, at: Moment) -> None:
+        shard.prepare(at)
 
     def _appended(self, shard: Shard, write: int, offset: Offset) -> None:
         shard.appended(write, offset)
@@ -180,8 +112,8 @@ class Queues(ShardKeeper[QueuesDriver]):
         self._waiters: dict[str, tuple[QueuesDriver, asyncio.Future[Any]]] = {}
         """Receivers that may be waiting here, for others and for this node."""
         serving = broker.serving
-        for kind, begin in _BEGIN.items():
-            serving.offer(kind, partial(self._serve, begin))
+        for kind in SHARD_WORKS:
+            serving.offer(kind, self._serve)
         serving.offer(ForgetWork, self._serve_forget)
         serving.offer(LookWork, self._serve_look)
         self.start()
@@ -231,18 +163,12 @@ class Queues(ShardKeeper[QueuesDriver]):
 
     # Serving.
 
-    async def _serve(
-        self,
-        begin: Callable[[Any], Call],
-        partition: Partition,
-        work: Any,
-        deadline: float,
-    ) -> QueueAnswer:
+    async def _serve(self, partition: Partition, work: ShardWork, deadline: float) -> QueueAnswer:
         driver = self._driver_for(partition)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         at = driver.now()
-        driver.perform(begin(work)(driver.shard, reply, at))
+        driver.perform(driver.shard.ask(work.event(reply), at))
         late = loop.call_later(max(deadline - at.now, _GRACE_SECONDS), _give_up, reply)
         waiter = work.waiter if isinstance(work, ReceiveWork) else ""
         if waiter:
@@ -265,9 +191,6 @@ class Queues(ShardKeeper[QueuesDriver]):
             raise LeaderNotAvailable(str(result))
         if isinstance(result, BrokerError):
             raise result
-        if isinstance(work, ReadNextWork):
-            counts = {} if result is None else {result: 0}
-            return QueueAnswer(messages=await driver.messages(counts))
         return await self._answer(driver, result)
 
     def _driver_for(self, partition: Partition) -> QueuesDriver:
@@ -279,19 +202,26 @@ class Queues(ShardKeeper[QueuesDriver]):
             raise CoordinatorLoadInProgress("the queues are being read")
         return driver
 
-    async def _answer(self, driver: QueuesDriver, result: Any) -> QueueAnswer:
+    async def _answer(self, driver: QueuesDriver, result: Outcome) -> QueueAnswer:
         match result:
-            case Settled(outcomes=outcomes):
-                return QueueAnswer(outcomes=tuple(outcomes))
-            case bool() | int():
-                return QueueAnswer(number=int(result))
-            case [Given(), *_]:
-                counts = {one.offset: one.count for one in result}
+            case Settled():
+                return QueueAnswer(outcomes=result.outcomes)
+            case Created(queue_id=number) | Added(offset=number) | Swept(count=number):
+                return QueueAnswer(number=number)
+            case Declared(is_new=is_new):
+                return QueueAnswer(number=int(is_new))
+            case Dropped():
+                return QueueAnswer(number=1)
+            case Published():
+                return QueueAnswer(offsets=tuple(result.offsets))
+            case Reached(offset=offset):
+                counts = {} if offset is None else {offset: 0}
                 return QueueAnswer(messages=await driver.messages(counts))
-            case list():
-                return QueueAnswer(offsets=tuple(result))
+            case Received(given=given):
+                counts = {one.offset: one.count for one in given}
+                return QueueAnswer(messages=await driver.messages(counts))
             case _:
-                return QueueAnswer()
+                assert_never(result)
 
     async def _serve_forget(
         self, partition: Partition, work: ForgetWork, deadline: float
@@ -300,7 +230,7 @@ class Queues(ShardKeeper[QueuesDriver]):
         if found is not None:
             driver, reply = found
             if driver.shard.forget(reply) and not reply.done():
-                reply.set_result([])
+                reply.set_result(Received())
         return QueueAnswer()
 
     async def _serve_look(
@@ -325,17 +255,34 @@ class Queues(ShardKeeper[QueuesDriver]):
                     "dead": work_queue.counts(DEAD, now_ms),
                 }
             )
-        return QueueAnswer(
-            document={
-                "work": sorted(shard.work_queues),
-                "pointer": sorted(shard.pointer_queues),
-                "pointers": [
-                    [queue.id, client, to]
-                    for queue in shard.pointer_queues.values()
-                    for client, to in queue.pointers.items()
-                ],
-            }
-        )
+        return QueueAnswer(document=_listed(shard, work))
+
+
+def _listed(shard: Shard, work: LookWork) -> dict[str, Any]:
+    """A list, of which a page is wanted; a node of the first format asks for all names at once."""
+    match work.what:
+        case "work":
+            return {WORK_QUEUES: sorted(shard.work_queues)}
+        case "pointer":
+            return {POINTER_QUEUES: sorted(shard.pointer_queues)}
+        case "pointers":
+            return {POINTERS: _pointers(shard, work)}
+        case _:
+            names, ids = sorted(shard.work_queues), sorted(shard.pointer_queues)
+            return {WORK_QUEUES: names, POINTER_QUEUES: ids, POINTERS: []}
+
+
+def _pointers(shard: Shard, work: LookWork) -> list[tuple[int, str, Offset]]:
+    found: list[tuple[int, str, Offset]] = []
+    for queue_id in sorted(shard.pointer_queues):
+        if queue_id < work.after:
+            continue
+        after = work.client if queue_id == work.after else ""
+        rows = shard.pointer_queues[queue_id].clients(after, work.limit - len(found))
+        found += [(queue_id, client, offset) for client, offset in rows]
+        if len(found) >= work.limit:
+            break
+    return found
 
 
 def _give_up(reply: "asyncio.Future[Any]") -> None:
@@ -349,46 +296,3 @@ def _message(record: Record, count: int) -> Message:
         record.offset, record.value or b"", count, about.attributes, about.key,
         record.timestamp_ms,
     )  # fmt: skip
-
-
-# What each piece of work asks of its shard.
-
-
-def _read_next(work: ReadNextWork) -> Call:
-    return lambda shard, reply, at: shard.read(work.queue_id, work.client, reply, work.request, at)
-
-
-def _receive(work: ReceiveWork) -> Call:
-    return lambda shard, reply, at: shard.receive(
-        work.name, work.lane, reply, work.request, at, count_max=work.count_max,
-        wait_seconds=work.wait_seconds, visibility_ms=work.visibility_ms,
-    )  # fmt: skip
-
-
-def _move(work: MoveWork) -> Call:
-    if work.purges:
-        return lambda shard, reply, at: shard.purge(work.name, work.lane, reply, at)
-    return lambda shard, reply, at: shard.move(work.name, work.lane, work.count_max, reply, at)
-
-
-_BEGIN: Final[dict[type[QueueWork], Callable[[Any], Call]]] = {
-    CreateWork: lambda work: lambda shard, reply, at: shard.create(reply, work.request, at),
-    AppendWork: lambda work: (
-        lambda shard, reply, at: shard.append(work.queue_id, work.value, reply, work.request, at)
-    ),
-    ReadNextWork: _read_next,
-    DeclareWork: lambda work: (
-        lambda shard, reply, at: shard.declare(work.name, work.settings, reply, work.request, at)
-    ),
-    DropWork: lambda work: lambda shard, reply, at: shard.drop(work.name, reply, at),
-    PublishWork: lambda work: (
-        lambda shard, reply, at: shard.publish(work.name, work.messages, reply, work.request, at)
-    ),
-    ReceiveWork: _receive,
-    SettleWork: lambda work: (
-        lambda shard, reply, at: shard.settle(
-            work.name, work.receipts, work.kind, reply, work.request, at, ms=work.ms
-        )
-    ),
-    MoveWork: _move,
-}

@@ -116,6 +116,9 @@ class ShardDriver(Generic[S]):
         """Fold one batch of the log; in a disk's thread."""
         raise NotImplementedError
 
+    def _prepare(self, shard: S, at: Moment) -> None:
+        """The whole log is folded: do what takes long before it is served; in a disk's thread."""
+
     def _appended(self, shard: S, write: int, offset: Offset) -> None:
         """A write stands at `offset` of the log."""
 
@@ -156,6 +159,8 @@ class ShardDriver(Generic[S]):
                 offset, _READ_BYTES, end
             )  # never in a thread: it is the loop's
             offset = await self._broker.host.offload.run(partial(self._fold, shard, read, offset))
+        if self._serves(shard):
+            await self._broker.host.offload.run(partial(self._prepare, shard, self.now()))
         if self._serves(shard):
             self.perform(shard.loaded(self.now()))
             self._on_loaded(shard)

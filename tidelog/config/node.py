@@ -222,6 +222,21 @@ class NodeConfig:
     queues_topic_num_partitions: int = setting(
         8, "Partitions of __queues; fixed once it exists.", least=1, most=1000
     )
+    queues_receive_max_bytes: int = setting(
+        MIB, "How much one answer to a receiver holds, unless it is a single message.", least=1
+    )
+    queues_requests_max_bytes: int = setting(
+        16 * MIB,
+        "The memory for requests that queues know again by their Idempotency-Key, of each "
+        "partition of __queues; beyond it the oldest are forgotten before their time.",
+        least=64 * 1024,
+    )
+    queues_pointer_retention_ms: int = setting(
+        7_776_000_000,
+        "How long the pointer of a client that reads nothing is kept (90 days); then it reads from "
+        "the beginning. -1: for ever.",
+        least=-1,
+    )
     http_min_replicas_ack: int = setting(
         -1,
         "How many replicas beside the leader must hold a write over HTTP that does not say it "

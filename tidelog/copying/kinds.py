@@ -57,6 +57,12 @@ class QueueView:
                     )
                 case WorkQueueWritten(name=name, value=None):
                     database.execute("DELETE FROM messages WHERE queue = ?", (name,))
+                case WorkQueueWritten(name=name, value=settings) if settings is not None:
+                    # What is older was published to another queue of this name.
+                    database.execute(
+                        "DELETE FROM messages WHERE queue = ? AND sequence < ?",
+                        (name, settings.first_sequence),
+                    )
                 case _:
                     pass
 

@@ -36,6 +36,8 @@ from tidelog.queues.records import (
     PlaceOf,
     about_of,
     decode,
+    deletion,
+    job_key,
     job_record,
 )
 from tidelog.records import Record
@@ -306,7 +308,7 @@ def record_of(entry: LogEntry) -> Record | None:
             made = job_record(place, value, about, now_ms=entry.timestamp)
             return replace(made, offset=entry.offset)
         case QueueAck(queue=queue, sequence=sequence):
-            made = job_record(PlaceOf(queue, sequence), None, None, now_ms=entry.timestamp)
+            made = deletion(job_key(PlaceOf(queue, sequence)), entry.timestamp)
             return replace(made, offset=entry.offset)
         case _:
             return None

@@ -1,37 +1,52 @@
 """A queue that everybody reads at his own pace: a list of messages, and a pointer for each client.
 
 Rule 1: a message can be read once it is stored. Its id is its offset, so ids rise.
-Rule 2: a pointer moves from where it is to the next message, by a record that says both. One that
-        does not fit is passed over, here and by whoever reads the log again: nothing is skipped,
-        and nothing is given twice to those who repeat their request.
-Rule 3: a second read of a client begins where the first one, which is not stored yet, will end.
+Rule 2: a pointer moves from where it is to the next message, by a record that says both.
+Rule 3: one move of a pointer is on its way at a time. Whoever reads meanwhile, for the same client,
+        waits for its turn: so every move that is stored counts, whatever became of others.
 """
 
 from array import array
-from bisect import bisect_right
-from typing import Final
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 from tidelog.model import NO_OFFSET, Offset
+from tidelog.queues.events import Read
 from tidelog.queues.records import Moved
 
 START: Final[Offset] = NO_OFFSET
 """Where a client is that has read nothing."""
 
 
+class Pointer(NamedTuple):
+    """Where a client is, and since when."""
+
+    offset: Offset
+    moved_ms: int
+
+
 class PointerQueue:
     """One queue, as the log has it.
 
-    Invariant: `messages` rise; every pointer is START or one of them.
+    Invariants:
+      1. `messages` rise; every pointer is one of them, the one that moved last at the end.
+      2. `_clients` are those who have a pointer, sorted.
     """
 
-    __slots__ = ("_ahead", "id", "messages", "next_sequence", "pointers")
+    __slots__ = ("_clients", "_moving", "id", "is_dropping", "messages", "next_sequence",
+                 "pointers")  # fmt: skip
 
     def __init__(self, queue_id: int) -> None:
         self.id = queue_id
         self.messages: array[int] = array("q")
-        self.pointers: dict[str, Offset] = {}
+        self.pointers: dict[str, Pointer] = {}
         self.next_sequence = 0
-        self._ahead: dict[str, Offset] = {}
+        self.is_dropping = False
+        self._clients: list[str] | None = None
+        self._moving: dict[str, deque[Read]] = {}
 
     def __repr__(self) -> str:
         return f"<PointerQueue {self.id} messages={len(self.messages)}>"
@@ -52,29 +67,71 @@ class PointerQueue:
         at = bisect_right(self.messages, after)
         return list(self.messages[at : at + most])
 
-    def begin_read(self, client: str) -> Moved | None:
-        """The way of a client's pointer to what it has not read; None if there is nothing."""
-        start = self._ahead.get(client, self.pointers.get(client, START))
-        at = bisect_right(self.messages, start)
-        if at == len(self.messages):
-            return None
-        moved = Moved(start, self.messages[at])
-        self._ahead[client] = moved.to
-        return moved
+    # Moving.
 
-    def moved(self, client: str, way: Moved) -> bool:
-        """A pointer's way is stored; whether it counts."""
-        self.settle(client, way)
-        if self.pointers.get(client, START) != way.start:
+    def waits(self, event: Read) -> bool:
+        """Whether another move of its client is on its way; then it gets its turn later."""
+        waiting = self._moving.get(event.client)
+        if waiting is None:
             return False
-        self.pointers[client] = way.to
+        waiting.append(event)
         return True
 
-    def settle(self, client: str, way: Moved) -> None:
-        """A read is stored or has failed: if nobody went on from there, nothing is ahead."""
-        if self._ahead.get(client) == way.to:
-            del self._ahead[client]
+    def way(self, client: str) -> Moved | None:
+        """The way of a client's pointer to what it has not read; None if there is nothing."""
+        pointer = self.pointers.get(client)
+        start = START if pointer is None else pointer.offset
+        at = bisect_right(self.messages, start)
+        return Moved(start, self.messages[at]) if at < len(self.messages) else None
 
-    def failed(self, client: str) -> None:
-        """A read failed, so those that went on from it will not count: begin where it is stored."""
-        self._ahead.pop(client, None)
+    def begin(self, client: str) -> None:
+        """A move of the client is on its way."""
+        assert client not in self._moving
+        self._moving[client] = deque()
+
+    def end(self, client: str) -> deque[Read]:
+        """It is stored, or has failed; who has waited for it."""
+        return self._moving.pop(client)
+
+    def moved(self, client: str, way: Moved, moved_ms: int) -> None:
+        """A pointer's way is stored."""
+        known = self.pointers.pop(client, None)
+        self.pointers[client] = Pointer(way.to, moved_ms)
+        if known is None and self._clients is not None:
+            insort(self._clients, client)
+
+    def forgotten(self, client: str) -> None:
+        """That the client has a pointer is deleted."""
+        if self.pointers.pop(client, None) is not None and self._clients is not None:
+            del self._clients[bisect_left(self._clients, client)]
+
+    def waiting(self) -> Iterator[Read]:
+        """Those who wait for their turn; they are told otherwise."""
+        for waiting in self._moving.values():
+            yield from waiting
+            waiting.clear()
+
+    # Looking.
+
+    def silent(self, since_ms: int, count_max: int) -> list[str]:
+        """Clients that have read nothing since then, the first of them first."""
+        found = []
+        for client, pointer in islice(self.pointers.items(), count_max):
+            if pointer.moved_ms >= since_ms:
+                break
+            if client not in self._moving:
+                found.append(client)
+        return found
+
+    def sort(self) -> None:
+        """Have what lists of pointers need; takes long for many, so do it in a thread."""
+        self._clients = sorted(self.pointers)
+
+    def clients(self, after: str, most: int) -> list[tuple[str, Offset]]:
+        """Where clients are, by their names beyond one."""
+        if self._clients is None:
+            self.sort()
+        assert self._clients is not None
+        at = bisect_right(self._clients, after)
+        names = self._clients[at : at + most]
+        return [(name, self.pointers[name].offset) for name in names]

@@ -1,10 +1,13 @@
 """The records of `__queues`.
 
-Rule 1: the newest record of a key is the truth; a record without a value deletes its key. So
-        compaction keeps what is alive.
+Rule 1: the newest record of a key is the truth; a record without a value deletes its key. What they
+        say together does not depend on the order of records with different keys, but for a
+        message and what follows on it: so the log says the same after compaction.
 Rule 2: a message's value is the sender's bytes; what is known about it stands in its headers.
-Rule 3: every record of a request carries that request's hash, a deletion too: whoever reads the
-        log again knows which requests were done.
+Rule 3: a request with an Idempotency-Key is a record of its own, in the batch of what it did, as
+        the last one. It lives for as long as the request is to be known again.
+Rule 4: sequences rise over all work queues of the log. A queue says from which one on messages are
+        its own; what is below was published to another of its name, which is deleted.
 """
 
 # key     := "Q" queue_id                     a queue with pointers             value: made_ms
@@ -13,32 +16,33 @@ Rule 3: every record of a request carries that request's hash, a deletion too: w
 #          | "W" name                         a work queue                      value: Settings
 #          | "J" size name sequence           a message of it                   value: the sender's
 #          | "D" size name sequence           how often it was given out        value: Delivery
-# queue_id, sequence := int64, size := uint16 (big-endian); client, name := UTF-8
+#          | "R" hash                         a request that was done           value: Remembered
+#          | "N"                              the next number of a queue        value: int
+#                                             with pointers, once one is deleted
+# queue_id, sequence := int64, size := uint16 (big-endian); client, name := UTF-8; hash := 16 bytes
 # values but the sender's are msgpack arrays
-# headers := "r" the hash of a request, "m" what the sender says beside the value (msgpack About)
+# headers := "m" what the sender says beside the value (msgpack About)
+#
+# In the first format requests had no records: "r" in the headers of what a request did was its
+# hash, and "d" the receipt by which a message was done. `old_requests.py` reads these.
 
 import struct
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from tidelog.errors import CorruptMessage
 from tidelog.model import Offset
+from tidelog.queues.events import Remembered
+from tidelog.queues.message import MAIN
 from tidelog.records import Record
 
-REQUEST_HEADER: Final = "r"
 ABOUT_HEADER: Final = "m"
-DONE_HEADER: Final = "d"
 
 _ID: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">H")
 _encode: Final = msgspec.msgpack.Encoder().encode
-
-MAIN: Final = 0
-DEAD: Final = 1
-"""The lanes of a work queue: what is to be done, and what nobody managed to do."""
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     """Whether messages of one key are given out one after the other."""
     messages_max: int = 1_000_000
     made_ms: int = 0
+    first_sequence: int = 0
+    """Messages from this sequence on are the queue's own."""
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +100,10 @@ class About(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, not_before_ms=now_ms + self.delay_ms)
 
 
+PLAIN_HEADERS: Final = ((ABOUT_HEADER, _encode(About())),)
+"""Of a message of which nothing is said beside its value."""
+
+
 class PlaceOf(NamedTuple):
     """One message of a work queue, among all of its partition."""
 
@@ -132,8 +142,8 @@ class JobWritten:
     place: PlaceOf
     about: About | None
     """None: it is done, or was deleted."""
-    done: str | None = None
-    """The receipt of who has done it, if its request has a key."""
+    size: int = 0
+    """Bytes of what the sender said, in its value and beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +152,55 @@ class DeliveryWritten:
     value: Delivery | None
 
 
+@dataclass(frozen=True, slots=True)
+class RequestWritten:
+    key: bytes
+    value: Remembered | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberWritten:
+    number: int
+
+
 Written: TypeAlias = (
-    QueueWritten | MessageWritten | PointerWritten | WorkQueueWritten | JobWritten | DeliveryWritten
+    QueueWritten
+    | MessageWritten
+    | PointerWritten
+    | WorkQueueWritten
+    | JobWritten
+    | DeliveryWritten
+    | RequestWritten
+    | NumberWritten
 )
-
-
-def request_hash(key: str | None) -> bytes:
-    """What an Idempotency-Key is known by; empty without one."""
-    return b"" if key is None else blake2b(key.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 # Writing.
 
 
-def _headers(request: bytes, about: About | None = None) -> tuple[tuple[str, bytes], ...]:
-    found = ((REQUEST_HEADER, request),) if request else ()
-    return (*found, (ABOUT_HEADER, _encode(about))) if about is not None else found
+def deletion(key: bytes, now_ms: int) -> Record:
+    """The record that deletes a key."""
+    return Record(key=key, value=None, timestamp_ms=now_ms)
+
+
+def message_key(queue_id: int, sequence: int) -> bytes:
+    return b"M" + _ID.pack(queue_id) + _ID.pack(sequence)
+
+
+def pointer_key(queue_id: int, client: str) -> bytes:
+    return b"P" + _ID.pack(queue_id) + client.encode()
+
+
+def request_key(key: bytes) -> bytes:
+    return b"R" + key
+
+
+def job_key(place: PlaceOf) -> bytes:
+    return _work_key(b"J", place)
+
+
+def delivery_key(place: PlaceOf) -> bytes:
+    return _work_key(b"D", place)
 
 
 def _work_key(kind: bytes, place: PlaceOf) -> bytes:
@@ -165,75 +208,54 @@ def _work_key(kind: bytes, place: PlaceOf) -> bytes:
     return kind + _SIZE.pack(len(name)) + name + _ID.pack(place.sequence)
 
 
-def queue_record(
-    queue_id: int, *, made_ms: int, request: bytes = b"", alive: bool = True
-) -> Record:
+def queue_record(queue_id: int, *, made_ms: int, alive: bool = True) -> Record:
     value = _encode(made_ms) if alive else None
-    return Record(
-        key=b"Q" + _ID.pack(queue_id), value=value, headers=_headers(request), timestamp_ms=made_ms
-    )
+    return Record(key=b"Q" + _ID.pack(queue_id), value=value, timestamp_ms=made_ms)
 
 
-def message_record(
-    queue_id: int, sequence: int, value: bytes | None, *, now_ms: int, request: bytes = b""
-) -> Record:
-    return Record(
-        key=b"M" + _ID.pack(queue_id) + _ID.pack(sequence), value=value,
-        headers=_headers(request), timestamp_ms=now_ms,
-    )  # fmt: skip
+def number_record(number: int, *, now_ms: int) -> Record:
+    return Record(key=b"N", value=_encode(number), timestamp_ms=now_ms)
 
 
-def pointer_record(
-    queue_id: int, client: str, value: Moved | None, *, now_ms: int, request: bytes = b""
-) -> Record:
-    return Record(
-        key=b"P" + _ID.pack(queue_id) + client.encode(),
-        value=None if value is None else _encode(value),
-        headers=_headers(request), timestamp_ms=now_ms,
-    )  # fmt: skip
+def message_record(queue_id: int, sequence: int, value: bytes, *, now_ms: int) -> Record:
+    return Record(key=message_key(queue_id, sequence), value=value, timestamp_ms=now_ms)
 
 
-def work_queue_record(
-    name: str, value: Settings | None, *, now_ms: int, request: bytes = b""
-) -> Record:
+def pointer_record(queue_id: int, client: str, value: Moved, *, now_ms: int) -> Record:
+    return Record(key=pointer_key(queue_id, client), value=_encode(value), timestamp_ms=now_ms)
+
+
+def work_queue_record(name: str, value: Settings | None, *, now_ms: int) -> Record:
     return Record(
         key=b"W" + name.encode(), value=None if value is None else _encode(value),
-        headers=_headers(request), timestamp_ms=now_ms,
-    )  # fmt: skip
-
-
-def job_record(
-    place: PlaceOf, value: bytes | None, about: About | None, *, now_ms: int, request: bytes = b""
-) -> Record:
-    return Record(
-        key=_work_key(b"J", place), value=value, headers=_headers(request, about),
         timestamp_ms=now_ms,
     )  # fmt: skip
 
 
-def done_record(place: PlaceOf, receipt: str, *, now_ms: int, request: bytes = b"") -> Record:
-    """A message is done, by who has this receipt: a request with a key may ask for it again."""
-    headers = _headers(request)
-    if request:
-        headers = (*headers, (DONE_HEADER, receipt.encode()))
-    return Record(key=_work_key(b"J", place), value=None, headers=headers, timestamp_ms=now_ms)
-
-
-def delivery_record(
-    place: PlaceOf, value: Delivery | None, *, now_ms: int, request: bytes = b""
-) -> Record:
+def job_record(place: PlaceOf, value: bytes, about: About, *, now_ms: int) -> Record:
     return Record(
-        key=_work_key(b"D", place), value=None if value is None else _encode(value),
-        headers=_headers(request), timestamp_ms=now_ms,
+        key=job_key(place), value=value, headers=((ABOUT_HEADER, _encode(about)),),
+        timestamp_ms=now_ms,
     )  # fmt: skip
 
 
+def delivery_record(place: PlaceOf, value: Delivery, *, now_ms: int) -> Record:
+    return Record(key=delivery_key(place), value=_encode(value), timestamp_ms=now_ms)
+
+
+def request_record(key: bytes, value: Remembered, *, now_ms: int) -> Record:
+    return Record(key=request_key(key), value=_encode(value), timestamp_ms=now_ms)
+
+
+def size_of(value: bytes, about: About) -> int:
+    """About how much of an answer a message takes."""
+    size = len(value)
+    if about.attributes:
+        size += sum(len(name) + len(text) for name, text in about.attributes.items())
+    return size if about.key is None else size + len(about.key)
+
+
 # Reading.
-
-
-def request_of(record: Record) -> bytes:
-    """The request that a record was written for; empty if it was for none."""
-    return next((value or b"" for name, value in record.headers if name == REQUEST_HEADER), b"")
 
 
 def about_of(record: Record) -> About:
@@ -261,22 +283,21 @@ def decode(record: Record) -> Written | None:
                 return WorkQueueWritten(key[1:].decode(), settings)
             case b"J":
                 if value is None:
-                    return JobWritten(_place(key), None, _done(record))
-                return JobWritten(_place(key), about_of(record))
+                    return JobWritten(_place(key), None)
+                about = about_of(record)
+                return JobWritten(_place(key), about, size_of(value, about))
             case b"D":
                 given = None if value is None else msgspec.msgpack.decode(value, type=Delivery)
                 return DeliveryWritten(_place(key), given)
+            case b"R":
+                done = None if value is None else msgspec.msgpack.decode(value, type=Remembered)
+                return RequestWritten(key[1:], done)
+            case b"N":
+                return NumberWritten(msgspec.msgpack.decode(value or b"", type=int))
             case _:
                 return None
     except (msgspec.MsgspecError, struct.error, UnicodeDecodeError) as error:
         raise CorruptMessage(f"the record at {record.offset} is no queue's: {error}") from None
-
-
-def _done(record: Record) -> str | None:
-    for name, value in record.headers:
-        if name == DONE_HEADER and value is not None:
-            return value.decode()
-    return None
 
 
 def _id(key: bytes, at: int) -> int:

@@ -3,591 +3,278 @@
 Rule 1: nothing is served before the log has been folded to its end.
 Rule 2: what anybody is told is stored. What is on its way is known here alone, and is taken back if
         it fails.
-Rule 3: a request is one write: all of it happens, or nothing.
-Rule 4: a request that was done before, by its key, is answered as it was then.
+Rule 3: a request that was done before, by its key, is answered by what came of it then.
+Rule 4: no event costs more than a bounded piece of work, however much is in the queues.
 
     event                        what happens
     ---------------------------  ----------------------------------------------------------------
     replay(record)               one record of the log, in its order, before anything is served
-    loaded(at)                   the log is folded; whoever has a message has it anew
-    create, append, read         queues with pointers; answered by an `Answer`, now or later
-    declare, drop, publish,      work queues; likewise. A receive may wait for messages.
-      receive, settle, move, purge
+    prepare(at)                  the log is read; queues are made of it, in a thread
+    loaded(at)                   the queues are served; what is left of deleted ones is deleted
+    ask(event)                   one request (`events.py`); answered by an `Answer`, now or later
     appended(write, offset)      where in the log this write stands; it may yet fail
     stored(write)                the log has committed this write, so all earlier ones too
     store_failed(write, error)   this write is not in the log and never will be
-    tick(at)                     messages whose time has come, receivers who waited for too long
+    tick(at)                     messages whose time has come, receivers who waited for too long,
+                                 requests and pointers that are forgotten
     unload(error)                another node has these queues now
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from tidelog.errors import BrokerError, NotCoordinator, QueueFull, UnknownQueue
-from tidelog.model import Offset
-from tidelog.queues.ledger import Effects
-from tidelog.queues.pointer_requests import PointerRequests
-from tidelog.queues.records import (
-    DEAD,
-    MAIN,
-    About,
-    Delivery,
-    DeliveryWritten,
-    JobWritten,
-    MessageWritten,
-    PlaceOf,
-    PointerWritten,
-    QueueWritten,
-    Settings,
-    WorkQueueWritten,
-    decode,
-    delivery_record,
-    done_record,
-    job_record,
-    request_of,
-    work_queue_record,
+from tidelog.errors import (
+    BrokerError,
+    CoordinatorLoadInProgress,
+    IdempotencyKeyReused,
+    NotCoordinator,
+    OutcomeUnknown,
 )
-from tidelog.queues.work import OTHER, Job, WorkQueue
+from tidelog.model import Offset
+from tidelog.queues.books import Books, Effects
+from tidelog.queues.changes import Asked, Change, GarbageDeleted, RequestsForgotten
+from tidelog.queues.events import (
+    Add,
+    Added,
+    Create,
+    Created,
+    Declare,
+    Declared,
+    Delete,
+    Drop,
+    Dropped,
+    Event,
+    Outcome,
+    Publish,
+    Published,
+    Reached,
+    Read,
+    Receive,
+    Received,
+    Settle,
+    Settled,
+    Sweep,
+    Swept,
+)
+from tidelog.queues.fold import Fold
+from tidelog.queues.limits import Limits
+from tidelog.queues.pointer_desk import POINTER_CHANGES, PointerDesk
+from tidelog.queues.pointers import PointerQueue
+from tidelog.queues.work import WorkQueue
+from tidelog.queues.work_desk import WorkDesk
 from tidelog.records import Record
 from tidelog.shards.deadlines import Deadlines
 from tidelog.shards.effects import Answer, Moment, Token
+from tidelog.shards.ledger import Write
 
-AT_ONCE_MAX: Final = 1000
-"""Messages that one write deletes or moves."""
+_ANSWERS: Final[dict[type[Event], type[Outcome]]] = {
+    Create: Created,
+    Delete: Dropped,
+    Add: Added,
+    Read: Reached,
+    Declare: Declared,
+    Drop: Dropped,
+    Publish: Published,
+    Receive: Received,
+    Settle: Settled,
+    Sweep: Swept,
+}
+"""What each request is answered by."""
 
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A receiver that waits for messages."""
-
-    queue: str
-    lane: int
-    reply: Token
-    count_max: int
-    visibility_ms: int
-    until: float
-    request: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A message that was given out."""
-
-    offset: Offset
-    count: int
+_REQUESTS: Final = "requests"
+_POINTERS: Final = "pointers"
+_GARBAGE: Final = "garbage"
+_CHORE_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
+_POINTERS_SECONDS_MAX: Final = 3600.0
 
 
-@dataclass(slots=True)
-class Settled:
-    """What became of each receipt: done, or why not."""
-
-    outcomes: list[str] = field(default_factory=list)
-
-
-class Shard(PointerRequests):
+class Shard:
     """The queues that one partition keeps.
 
     Invariants:
-      1. What is stored of each queue is the fold over the stored records.
+      1. What is stored of each queue is the fold over the stored records, compacted or not.
       2. Writes are numbered in the order in which their effects are returned, and settled in it.
     Owned by one driver; not thread-safe.
     """
 
-    def __init__(self, partition: int, partitions: int) -> None:
-        super().__init__(partition, partitions)
+    def __init__(self, partition: int, partitions: int, limits: Limits | None = None) -> None:
         self.is_loaded = False
-        self.work_queues: dict[str, WorkQueue] = {}
-        self._waiting: dict[tuple[str, int], deque[_Waiting]] = {}
-        self._dropping: set[str] = set()
-        self._deadlines: Deadlines[str] = Deadlines()
-        self._patience: Deadlines[_Waiting] = Deadlines()
+        self.limits = limits or Limits()
+        self.books = Books(self.limits)
+        self.pointers = PointerDesk(self.books, partition, partitions)
+        self.work = WorkDesk(self.books)
+        self._fold: Fold | None = Fold(self.books, self.pointers, self.work)
+        self._is_prepared = False
+        self._refusal: BrokerError | None = CoordinatorLoadInProgress("the queues are being read")
+        self._chores: Deadlines[str] = Deadlines()
 
     def __repr__(self) -> str:
-        return (
-            f"<Shard queues={len(self.pointer_queues)}+{len(self.work_queues)} "
-            f"writes={len(self._writes)}>"
-        )
+        queues = f"{len(self.pointers.queues)}+{len(self.work.queues)}"
+        return f"<Shard queues={queues} writes={len(self.books.ledger)}>"
+
+    @property
+    def pointer_queues(self) -> dict[int, PointerQueue]:
+        return self.pointers.queues
+
+    @property
+    def work_queues(self) -> dict[str, WorkQueue]:
+        return self.work.queues
+
+    def work_queue(self, name: str) -> WorkQueue:
+        """The queue of this name; UnknownQueue if there is none."""
+        return self.work.queue(name)
 
     # Loading.
 
     def replay(self, record: Record) -> None:
         """Take one record of the log; CorruptMessage if it makes no sense."""
-        assert not self.is_loaded, "a live shard writes the log itself"
-        outcome = self._fold(record)
-        self.recent.note(request_of(record), outcome)
+        assert self._fold is not None, "a live shard writes the log itself"
+        self._fold.replay(record)
 
-    def _fold(self, record: Record) -> Any:
-        """Apply one record that was read; what its request is answered with."""
-        match decode(record):
-            case QueueWritten(queue_id=queue_id, is_alive=True):
-                self._queue_stored(queue_id)
-                return queue_id
-            case QueueWritten(queue_id=queue_id):
-                self.pointer_queues.pop(queue_id, None)
-            case MessageWritten(queue_id=queue_id, sequence=sequence, is_alive=True):
-                if (queue := self.pointer_queues.get(queue_id)) is not None:
-                    queue.stored(sequence, record.offset)
-                return record.offset
-            case PointerWritten(queue_id=queue_id, client=client, value=moved):
-                if (queue := self.pointer_queues.get(queue_id)) is None or moved is None:
-                    return None
-                if client not in queue.pointers:  # earlier moves were compacted away
-                    queue.pointers[client] = moved.start
-                return moved.to if queue.moved(client, moved) else None
-            case WorkQueueWritten(name=name, value=Settings() as settings):
-                known = self.work_queues.get(name)
-                if known is None:
-                    self.work_queues[name] = WorkQueue(name, settings)
-                else:
-                    known.settings = settings
-                return True
-            case WorkQueueWritten(name=name):
-                self.work_queues.pop(name, None)
-                return True
-            case JobWritten(place=place, about=About() as about):
-                if (work := self.work_queues.get(place.queue)) is not None:
-                    work.replayed(place.sequence, record.offset, about, record.timestamp_ms)
-                return record.offset
-            case JobWritten(place=place, done=done):
-                if (work := self.work_queues.get(place.queue)) is not None:
-                    work.gone(place.sequence)
-                return done
-            case DeliveryWritten(place=place, value=value):
-                if (work := self.work_queues.get(place.queue)) is not None:
-                    work.replayed_delivery(place.sequence, value)
-                return None if value is None else Given(value.offset, value.count)
-            case _:
-                pass
-        return None
+    def prepare(self, at: Moment) -> None:
+        """The whole log has been replayed: make the queues of it. This may take long."""
+        assert self._fold is not None
+        self._fold.finish(at)
+        self._is_prepared = True
 
     def loaded(self, at: Moment) -> Effects:
-        """The whole log has been replayed."""
+        """The queues are served from now on."""
         assert not self.is_loaded
+        if not self._is_prepared:
+            self.prepare(at)
+        assert self._fold is not None
+        garbage, self._fold = self._fold.garbage, None
         self.is_loaded = True
         self._refusal = None
-        for queue in self.work_queues.values():
-            queue.start(at)
-            self._touch(queue)
-        return []
+        self.books.requests.start(at.now)
+        self._see_to_requests(at)
+        if self.limits.pointer_retention_ms >= 0:
+            self._chores.set(_POINTERS, at.now)
+        effects: Effects = []
+        for keys in garbage:
+            effects += self.books.throw_away(keys, at)
+        return effects
 
     def unload(self, error: BrokerError | None = None) -> Effects:
         """Serve no more. Who has asked for a write does not know what becomes of it."""
         self._refusal = error or NotCoordinator("the queues have moved to another node")
-        effects = self._give_up(self._refusal)
-        for waiting in self._waiting.values():
-            effects += [Answer(to=one.reply, result=self._refusal) for one in waiting]
-        self._waiting.clear()
-        self._deadlines, self._patience = Deadlines(), Deadlines()
-        self.pointer_queues.clear()
-        self.work_queues.clear()
+        effects: Effects = [
+            Answer(to=change.event.reply, result=OutcomeUnknown(str(self._refusal)))
+            for change in self.books.ledger.give_up()
+            if isinstance(change, Asked)
+        ]
+        effects += self.work.give_up(self._refusal)
+        effects += self.pointers.give_up(self._refusal)
+        self._chores = Deadlines()
         return effects
 
-    # Work queues.
+    # Requests.
 
-    def work_queue(self, name: str) -> WorkQueue:
-        queue = self.work_queues.get(name)
-        if queue is None or name in self._dropping:
-            raise UnknownQueue(f"there is no queue {name!r}; PUT /v1/queues/{name} makes it")
-        return queue
+    def ask(self, event: Event, at: Moment) -> Effects:
+        """Begin what is asked for, unless it was done before, or cannot be."""
+        if self._refusal is not None:
+            return [Answer(to=event.reply, result=self._refusal)]
+        try:
+            done = self.books.requests.begin(event.request, at.now)
+        except BrokerError as error:
+            return [Answer(to=event.reply, result=error)]
+        try:
+            return self._begin(event, at) if done is None else self._again(event, done, at)
+        except BrokerError as error:
+            return [self.books.refuse(event, error)]
 
-    def declare(
-        self, name: str, settings: Settings, reply: Token, request: bytes, at: Moment
-    ) -> Effects:
-        """Make a work queue, or change its settings; answered with whether it is new."""
+    def _begin(self, event: Event, at: Moment) -> Effects:
+        match event:
+            case Create() | Delete() | Add() | Read():
+                return self.pointers.ask(event, at)
+            case _:
+                return self.work.ask(event, at)
 
-        def begin() -> Effects:
-            known = self.work_queues.get(name)
-            if (
-                known is not None
-                and known.settings.is_ordered != settings.is_ordered
-                and len(known)
-            ):
-                raise QueueFull(
-                    f"{name!r} holds messages: its order can be changed when it is empty"
-                )
-
-            def then(offset: Offset, at: Moment) -> Effects:
-                queue = self.work_queues.get(name)
-                is_new = queue is None
-                if queue is None:
-                    self.work_queues[name] = WorkQueue(name, settings)
-                else:
-                    queue.settings = settings
-                self.recent.note(request, is_new)
-                return [Answer(to=reply, result=is_new)]
-
-            record = work_queue_record(name, settings, now_ms=at.wall_ms, request=request)
-            return [self._write([record], then, self._failing(reply, request), reply)]
-
-        effects, done = self._ask(reply, request, begin)
-        return effects if done is None else [Answer(to=reply, result=done[0])]
-
-    def drop(self, name: str, reply: Token, at: Moment) -> Effects:
-        """Delete a work queue and all that is in it, which must be little enough for one write."""
-
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            if len(queue) > AT_ONCE_MAX:
-                raise QueueFull(f"{name!r} holds {len(queue)} messages; purge it first")
-            self._dropping.add(name)
-
-            def then(offset: Offset, at: Moment) -> Effects:
-                self._dropping.discard(name)
-                self.work_queues.pop(name, None)
-                gone = self._waiting.pop((name, MAIN), deque())
-                gone.extend(self._waiting.pop((name, DEAD), ()))
-                error = UnknownQueue(f"the queue {name!r} was deleted")
-                told: Effects = []
-                for one in gone:
-                    self._patience.cancel(one)
-                    told += self._failing(one.reply, one.request)(error, at)
-                self._deadlines.cancel(name)
-                return [*told, Answer(to=reply, result=True)]
-
-            def otherwise(error: BrokerError, at: Moment) -> Effects:
-                self._dropping.discard(name)
-                return [Answer(to=reply, result=error)]
-
-            records = [*self._tombstones(queue, queue.jobs.values(), b"", at)]
-            records.append(work_queue_record(name, None, now_ms=at.wall_ms))
-            return [self._write(records, then, otherwise, reply)]
-
-        return self._ask(reply, b"", begin)[0]
-
-    def publish(
-        self,
-        name: str,
-        messages: Sequence[tuple[bytes, About]],
-        reply: Token,
-        request: bytes,
-        at: Moment,
-    ) -> Effects:
-        """Add messages; answered with their offsets."""
-
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            if len(queue) + len(messages) > queue.settings.messages_max:
-                raise QueueFull(
-                    f"{name!r} holds {len(queue)} messages, and may hold "
-                    f"{queue.settings.messages_max}; wait until some are done"
-                )
-            made_ms = at.wall_ms
-            numbered = [
-                (queue.take_sequence(), value, about.from_now(made_ms)) for value, about in messages
-            ]
-
-            def then(offset: Offset, at: Moment) -> Effects:
-                offsets = list(range(offset, offset + len(numbered)))
-                for one, (sequence, _, about) in zip(offsets, numbered, strict=True):
-                    queue.stored(sequence, one, about, made_ms, at)
-                    self.recent.note(request, one)
-                return [Answer(to=reply, result=offsets), *self._serve(queue, at)]
-
-            records = [
-                job_record(PlaceOf(name, sequence), value, about, now_ms=made_ms, request=request)
-                for sequence, value, about in numbered
-            ]
-            return [self._write(records, then, self._failing(reply, request), reply)]
-
-        effects, done = self._ask(reply, request, begin)
-        return effects if done is None else [Answer(to=reply, result=done)]
-
-    def receive(
-        self,
-        name: str,
-        lane: int,
-        reply: Token,
-        request: bytes,
-        at: Moment,
-        *,
-        count_max: int,
-        wait_seconds: float,
-        visibility_ms: int | None,
-    ) -> Effects:
-        """Give out messages, now or when there are any; answered with a list of `Given`."""
-
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            visible = queue.settings.visibility_ms if visibility_ms is None else visibility_ms
-            waiting = _Waiting(
-                name, lane, reply, count_max, visible, at.now + wait_seconds, request
-            )
-            if queue.has_ready(lane) and not self._waiting.get((name, lane)):
-                return self._give(queue, waiting, at)
-            if wait_seconds <= 0:
-                self.recent.failed(request)
-                return [Answer(to=reply, result=[])]
-            self._waiting.setdefault((name, lane), deque()).append(waiting)
-            self._patience.set(waiting, waiting.until)
-            return []
-
-        effects, done = self._ask(reply, request, begin)
-        return effects if done is None else [Answer(to=reply, result=self._still(name, done))]
-
-    def _still(self, name: str, done: list[Any]) -> list[Given]:
-        """Of what a request was given, what is still its: it asks again."""
-        queue = self.work_queues.get(name)
-        return [
-            one
-            for one in done
-            if isinstance(one, Given)
-            and queue is not None
-            and (job := queue.jobs.get(one.offset)) is not None
-            and job.count == one.count
-        ]
-
-    def _give(self, queue: WorkQueue, to: _Waiting, at: Moment) -> Effects:
-        jobs = queue.take(to.lane, to.count_max)
-        given = [(job, queue.delivery(job, to.visibility_ms)) for job in jobs]
-
-        def then(offset: Offset, at: Moment) -> Effects:
-            found = []
-            for job, delivery in given:
-                queue.given(job, delivery, at)
-                one = Given(job.offset, delivery.count)
-                self.recent.note(to.request, one)
-                found.append(one)
-            self._touch(queue)
-            return [Answer(to=to.reply, result=found)]
-
-        def otherwise(error: BrokerError, at: Moment) -> Effects:
-            for job, _ in given:
-                queue.release(job, at)
-            self._touch(queue)
-            return self._failing(to.reply, to.request)(error, at)
-
-        records = [
-            delivery_record(queue.place(job), delivery, now_ms=at.wall_ms, request=to.request)
-            for job, delivery in given
-        ]
-        return [self._write(records, then, otherwise, to.reply)]
-
-    def _serve(self, queue: WorkQueue, at: Moment) -> Effects:
-        """Give to those who wait."""
-        effects: Effects = []
-        self._touch(queue)
-        for lane in (MAIN, DEAD):
-            waiting = self._waiting.get((queue.name, lane))
-            while waiting and queue.has_ready(lane):
-                one = waiting.popleft()
-                self._patience.cancel(one)
-                effects += self._give(queue, one, at)
-            if waiting is not None and not waiting:
-                del self._waiting[queue.name, lane]
-        return effects
+    def _again(self, event: Event, done: Outcome, at: Moment) -> Effects:
+        if not isinstance(done, _ANSWERS[type(event)]):
+            raise IdempotencyKeyReused("the Idempotency-Key was used for another request")
+        match event:
+            case Create() | Delete() | Add() | Read():
+                return [Answer(to=event.reply, result=done)]
+            case _:
+                return self.work.ask_again(event, done, at)
 
     def forget(self, reply: Token) -> bool:
         """Whoever asked there has gone; whether it only waited, so that nothing was begun."""
-        for waiting in self._waiting.values():
-            for one in waiting:
-                if one.reply is reply:
-                    waiting.remove(one)
-                    self._patience.cancel(one)
-                    self.recent.failed(one.request)
-                    return True
-        return False
+        return self.work.forget(reply)
 
-    def settle(
-        self,
-        name: str,
-        receipts: Sequence[str],
-        kind: str,
-        reply: Token,
-        request: bytes,
-        at: Moment,
-        *,
-        ms: int,
-    ) -> Effects:
-        """`ack`, `nack` (not before `ms` have passed) or `extend` (to `ms` from now).
+    # The log reports back.
 
-        Answered with `Settled`: of each receipt `done`, `unknown`, `expired` or `busy`. Those that
-        are not done change nothing.
-        """
+    def appended(self, number: int, offset: Offset) -> None:
+        """The log has given this write its place."""
+        self.books.ledger.note(number, offset)
 
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            found = [queue.owned(receipt) for receipt in dict.fromkeys(receipts)]
-            jobs = [one for one in found if isinstance(one, Job)]
-            outcomes = ["done" if isinstance(one, Job) else one for one in found]
-            if not jobs:
-                self.recent.failed(request)
-                return [Answer(to=reply, result=Settled(outcomes))]
-            values = {job: _settling(queue, job, kind, ms, at) for job in jobs}
-            for job in jobs:
-                queue.settle(job)
+    def stored(self, number: int, at: Moment) -> Effects:
+        """The log has committed this write, so all earlier ones too."""
+        effects: Effects = []
+        for write in self.books.ledger.take_stored(number):
+            effects += self._on_stored(write, at)
+        self._see_to_requests(at)
+        return effects
 
-            def then(offset: Offset, at: Moment) -> Effects:
-                for job, value in values.items():
-                    _settled(queue, job, value, at)
-                self.recent.note(request, outcomes)
-                return [Answer(to=reply, result=Settled(outcomes)), *self._serve(queue, at)]
+    def _on_stored(self, write: Write[Change], at: Moment) -> Effects:
+        change = write.change
+        if isinstance(change, POINTER_CHANGES):
+            return self.pointers.stored(write, change, at)
+        if isinstance(change, RequestsForgotten):
+            return []
+        if isinstance(change, GarbageDeleted):
+            return self.books.garbage_deleted(at)
+        return self.work.stored(write, change, at)
 
-            def otherwise(error: BrokerError, at: Moment) -> Effects:
-                for job in jobs:
-                    queue.unsettle(job, at)
-                self._touch(queue)
-                return self._failing(reply, request)(error, at)
-
-            records: list[Record] = []
-            for job, value in values.items():
-                if value is None:
-                    records += self._tombstones(queue, [job], request, at)
-                else:
-                    records.append(
-                        delivery_record(queue.place(job), value, now_ms=at.wall_ms, request=request)
-                    )
-            return [self._write(records, then, otherwise, reply)]
-
-        effects, done = self._ask(reply, request, begin)
-        if done is None:
-            return effects
-        return [Answer(to=reply, result=Settled(_known(done, receipts)))]
-
-    def move(self, name: str, lane: int, count_max: int, reply: Token, at: Moment) -> Effects:
-        """Bring up to so many ready messages of a lane into the other; answered with how many."""
-
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            jobs = queue.take(lane, min(count_max, AT_ONCE_MAX))
-            if not jobs:
-                return [Answer(to=reply, result=0)]
-            return self._move(queue, jobs, reply, at)
-
-        return self._ask(reply, b"", begin)[0]
-
-    def _move(
-        self, queue: WorkQueue, jobs: Sequence[Job], reply: Token | None, at: Moment
-    ) -> Effects:
-        values = [(job, queue.to_lane(job, OTHER[job.lane])) for job in jobs]
-
-        def then(offset: Offset, at: Moment) -> Effects:
-            for job, value in values:
-                if job.offset in queue.jobs:
-                    queue.put_back(job, value, at)
-            told: Effects = [] if reply is None else [Answer(to=reply, result=len(values))]
-            return [*told, *self._serve(queue, at)]
-
-        def otherwise(error: BrokerError, at: Moment) -> Effects:
-            for job, _ in values:
-                queue.release(job, at)
-            self._touch(queue)
-            return [] if reply is None else [Answer(to=reply, result=error)]
-
-        records = [
-            delivery_record(queue.place(job), value, now_ms=at.wall_ms) for job, value in values
-        ]
-        return [self._write(records, then, otherwise, reply)]
-
-    def purge(self, name: str, lane: int, reply: Token, at: Moment) -> Effects:
-        """Delete up to a thousand messages that nobody has; answered with how many."""
-
-        def begin() -> Effects:
-            queue = self.work_queue(name)
-            jobs = queue.take(lane, AT_ONCE_MAX) or queue.take_delayed(lane, AT_ONCE_MAX)
-            if not jobs:
-                return [Answer(to=reply, result=0)]
-
-            def then(offset: Offset, at: Moment) -> Effects:
-                for job in jobs:
-                    queue.gone(job.sequence)
-                return [Answer(to=reply, result=len(jobs)), *self._serve(queue, at)]
-
-            def otherwise(error: BrokerError, at: Moment) -> Effects:
-                for job in jobs:
-                    queue.release(job, at)
-                self._touch(queue)
-                return [Answer(to=reply, result=error)]
-
-            return [self._write(self._tombstones(queue, jobs, b"", at), then, otherwise, reply)]
-
-        return self._ask(reply, b"", begin)[0]
-
-    @staticmethod
-    def _tombstones(
-        queue: WorkQueue, jobs: Iterable[Job], request: bytes, at: Moment
-    ) -> list[Record]:
-        records = []
-        for job in jobs:
-            place = queue.place(job)
-            records.append(done_record(place, job.receipt, now_ms=at.wall_ms, request=request))
-            if job.has_delivery:
-                records.append(delivery_record(place, None, now_ms=at.wall_ms))
-        return records
+    def store_failed(self, number: int, error: BrokerError, at: Moment) -> Effects:
+        """This write is not in the log and never will be."""
+        write = self.books.ledger.take_failed(number)
+        if write is None:
+            return []
+        change = write.change
+        if isinstance(change, POINTER_CHANGES):
+            return self.pointers.failed(change, error, at)
+        if isinstance(change, RequestsForgotten):
+            return []
+        if isinstance(change, GarbageDeleted):
+            self.books.garbage_stays(change)
+            self._chores.set(_GARBAGE, at.now + _RETRY_SECONDS)
+            return []
+        return self.work.failed(change, error, at)
 
     # Time.
 
-    def _touch(self, queue: WorkQueue) -> None:
-        """Its next deadline may be another one now."""
-        due = queue.next_deadline()
-        if due is None:
-            self._deadlines.cancel(queue.name)
-        else:
-            self._deadlines.set(queue.name, due)
-
     def next_deadline(self) -> float | None:
-        times = (self._deadlines.next(), self._patience.next())
+        times = (*self.work.next_deadlines(), self._chores.next())
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, at: Moment) -> Effects:
-        effects: Effects = []
-        while (name := self._deadlines.pop_due(at.now)) is not None:
-            if (queue := self.work_queues.get(name)) is not None:
-                effects += self._tick_queue(queue, at)
-        while (one := self._patience.pop_due(at.now)) is not None:
-            self._waiting[one.queue, one.lane].remove(one)
-            self.recent.failed(one.request)
-            effects.append(Answer(to=one.reply, result=[]))
+        """Let what is due happen, so much at a time."""
+        effects = self.work.tick(at)
+        while (chore := self._chores.pop_due(at.now)) is not None:
+            match chore:
+                case "requests":
+                    effects += self.books.forget_requests(at)
+                    self._see_to_requests(at)
+                case "pointers":
+                    effects += self._forget_pointers(at)
+                case "garbage":
+                    effects += self.books.delete_garbage(at)
+                case _:
+                    raise AssertionError(chore)
         return effects
 
-    def _tick_queue(self, queue: WorkQueue, at: Moment) -> Effects:
-        """Messages come due: they may be given out again, or are dead."""
-        effects: Effects = []
-        dying = []
-        for job in queue.due(at):
-            if queue.is_dead(job) and job.visibility_ms >= 0:
-                queue.settle(job)
-                dying.append(job)
-            else:
-                job.visibility_ms = -1
-                queue.release(job, at)
-        if dying:
-            effects += self._move(queue, dying, None, at)
-        return [*effects, *self._serve(queue, at)]
+    def _see_to_requests(self, at: Moment) -> None:
+        """While some are remembered, look now and then whether they still are to be."""
+        requests = self.books.requests
+        if requests.is_full:
+            self._chores.set(_REQUESTS, at.now)
+        elif len(requests) and _REQUESTS not in self._chores:
+            self._chores.set(_REQUESTS, at.now + _CHORE_SECONDS)
 
-
-def _known(done: Sequence[Any], receipts: Sequence[str]) -> list[str]:
-    """What became of each receipt of a request that comes again.
-
-    Whoever has read the log knows which were done; of the others, that they change nothing.
-    """
-    if isinstance(done[0], list):
-        return done[0]
-    fitted = {f"{one.offset}-{one.count}" if isinstance(one, Given) else one for one in done}
-    return ["done" if receipt in fitted else "expired" for receipt in dict.fromkeys(receipts)]
-
-
-def _settling(queue: WorkQueue, job: Job, kind: str, ms: int, at: Moment) -> Delivery | None:
-    """What the log is to say of a message that its owner settles; None: it is done."""
-    match kind:
-        case "ack":
-            return None
-        case "nack":
-            if queue.is_dead(job):
-                return queue.to_lane(job, DEAD)
-            return Delivery(
-                job.offset, job.count, job.lane, not_before_ms=at.wall_ms + ms,
-                count_before=job.count_before, delay_ms=ms,
-            )  # fmt: skip
-        case _:
-            return Delivery(job.offset, job.count, job.lane, ms, count_before=job.count_before)
-
-
-def _settled(queue: WorkQueue, job: Job, value: Delivery | None, at: Moment) -> None:
-    if value is None:
-        queue.gone(job.sequence)
-    elif value.visibility_ms >= 0:
-        queue.given(job, value, at)
-    else:
-        queue.put_back(job, value, at)
+    def _forget_pointers(self, at: Moment) -> Effects:
+        effects, is_more = self.pointers.forget_silent(at)
+        seconds = min(self.limits.pointer_retention_ms / 10_000, _POINTERS_SECONDS_MAX)
+        self._chores.set(_POINTERS, at.now + (_RETRY_SECONDS if is_more else max(seconds, 1.0)))
+        return effects

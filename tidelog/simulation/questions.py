@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from tidelog.broker.packing import NewRecord
-from tidelog.broker.queues import DeclareWork, DropWork, MoveWork, QueueWork
+from tidelog.broker.queue_work import DeclareWork, DropWork, MoveWork, QueueWork
 from tidelog.broker.services import Services
 from tidelog.client.kafka import LATEST
 from tidelog.client.operator import OperatorClient
@@ -25,7 +25,8 @@ from tidelog.client.transactional import TransactionalClient
 from tidelog.client.transactions import OpenTransaction
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
-from tidelog.queues.records import MAIN, Settings
+from tidelog.queues.message import MAIN
+from tidelog.queues.records import Settings
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.asking import ask_node, up_from
 from tidelog.simulation.nodes import OWN, bootstrap

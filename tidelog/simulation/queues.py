@@ -11,11 +11,17 @@ other until it is answered; workers sometimes forget what they have, or settle i
 | a message is acknowledged once   | of all requests that acknowledge it one is told that it did   |
 | what is done stays done          | a message that was acknowledged is given to nobody again      |
 | what is asked for is there once  | a request that is repeated with its key adds nothing          |
+| a repeat returns what is owned   | a receive that comes again gets nothing that its caller has |
+|                                  | settled, and nothing that it was not given before             |
+| of one key one after the other   | in an ordered queue nobody gets a message while an older one |
+|                                  | of its key is not done                                        |
 | nothing acknowledged is lost     | in the end every message that a publisher was told of was     |
 |                                  | given out and acknowledged; every one appended is read        |
 | liveness                         | after healing everybody gets on, and the queues get empty     |
 
-What must hold of the log that the queues are kept in is said in `replica_watch`.
+Some requests have no key, and are asked for once: then a message may be missing, and is never there
+twice. What operators do meanwhile is in `queue_operators`, what must hold inside of the nodes in
+`queue_watch`, and of the log that the queues are kept in, in `replica_watch`.
 """
 
 import asyncio
@@ -24,7 +30,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from tidelog.broker.queues import (
+from tidelog.broker.queue_work import (
     AppendWork,
     CreateWork,
     DeclareWork,
@@ -32,16 +38,20 @@ from tidelog.broker.queues import (
     Message,
     PublishWork,
     QueueAnswer,
-    Queues,
     QueueWork,
     ReadNextWork,
     ReceiveWork,
     SettleWork,
 )
+from tidelog.broker.queues import Queues
 from tidelog.errors import TidelogError
 from tidelog.model import Offset
-from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
+from tidelog.queues.events import Kind, request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
 from tidelog.simulation.asking import ask_node
+from tidelog.simulation.queue_operators import QueueOperators
+from tidelog.simulation.queue_watch import QueueWatch
 from tidelog.simulation.quorum import LIVENESS, QuorumWatch
 from tidelog.simulation.replica_watch import ReplicaWatch
 from tidelog.simulation.world import Client, World
@@ -54,6 +64,8 @@ ACKED_ONCE: Final = "a message is acknowledged once"
 DONE: Final = "what is done stays done"
 LOST: Final = "nothing acknowledged is lost"
 ONCE: Final = "what is asked for is there once"
+OWNED: Final = "a repeat returns what is owned"
+ORDER: Final = "of one key one after the other"
 
 _PAUSE_SECONDS: Final = 0.2
 _QUEUE: Final = "jobs"
@@ -75,6 +87,12 @@ class QueuePace:
     """That a worker does nothing more with what it has."""
     late_chance: float = 0.05
     """That it settles it after its time is over."""
+    anonymous_chance: float = 0.0
+    """That a request has no key, and is asked for once."""
+    repeat_chance: float = 0.0
+    """That a request that was answered is repeated, or its key used for another."""
+    delay_chance: float = 0.0
+    has_operators: bool = False
 
 
 class QueueLoad:
@@ -89,7 +107,7 @@ class QueueLoad:
         self.acknowledged = 0
         self._hosts = [world.client(f"client-{number}") for number in world.machines]
         self._tasks: list[asyncio.Task[None]] = []
-        self._stops = False
+        self.stops = False
         """Nobody publishes or appends any more, and workers do all that they are given: of each
         ordered key one message is out at a time, so a backlog would take them minutes otherwise."""
         self._queue_id = -1
@@ -102,6 +120,11 @@ class QueueLoad:
         self._maybe_acked: set[Offset] = set()
         self._not_yet: dict[str, None] = {}
         self._stands_at: dict[bytes, Offset] = {}
+        self._key_of: dict[Offset, str] = {}
+        self._settled: set[tuple[Offset, int]] = set()
+        """Deliveries that their owner has settled, and knows of it."""
+        self.operators = QueueOperators(self)
+        self.insides = QueueWatch(world)
 
     def start(self) -> None:
         self._spawn(self._hosts[0], self._begin())
@@ -114,7 +137,7 @@ class QueueLoad:
 
     # Asking.
 
-    async def _try(
+    async def try_once(
         self, generator: random.Random, place: Callable[[Queues], Awaitable[Any]], work: QueueWork
     ) -> QueueAnswer:
         """Ask some node once."""
@@ -135,16 +158,20 @@ class QueueLoad:
         generator: random.Random,
         place: Callable[[Queues], Awaitable[Any]],
         work: QueueWork,
-    ) -> QueueAnswer:
-        """Ask one node after the other until one answers."""
+        *,
+        once: bool = False,
+    ) -> Any:
+        """Ask one node after the other until one answers; None if it is asked for once, in vain."""
         while True:
             try:
-                return await self._try(generator, place, work)
+                return await self.try_once(generator, place, work)
             except (TidelogError, TimeoutError) as error:
                 self.world.trace.note(who, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+                if once:
+                    return None
 
-    def _did(self, who: str) -> None:
+    def did(self, who: str) -> None:
         self.operations += 1
         self._not_yet.pop(who, None)
 
@@ -169,6 +196,13 @@ class QueueLoad:
             self._spawn(self._host(number), self._read_on(f"reader-{number}"))
         for number in range(pace.workers):
             self._spawn(self._host(number), self._work_on(f"worker-{number}"))
+        if pace.has_operators:
+            operators = self.operators
+            self._spawn(self._host(0), operators.declare_again("declarer", _QUEUE))
+            self._spawn(self._host(1), operators.redrive("redriver", _QUEUE))
+            self._spawn(self._host(2), operators.remake("remaker"))
+            for number in range(2):
+                self._spawn(self._host(number), operators.crowd(f"crowd-{number}"))
 
     def _host(self, number: int) -> Client:
         return self._hosts[number % len(self._hosts)]
@@ -180,7 +214,7 @@ class QueueLoad:
 
     async def _append_on(self, name: str) -> None:
         generator, count = self.world.fork(name), 0
-        while not self._stops:
+        while not self.stops:
             count += 1
             value = b'"%s/%d"' % (name.encode(), count)
             work = AppendWork(
@@ -191,7 +225,7 @@ class QueueLoad:
             if self._appended.setdefault(done.number, value) != value:
                 self.world.fail(LOST, f"{done.number}: {self._appended[done.number]!r}, {value!r}")
             self.acknowledged += 1
-            self._did(name)
+            self.did(name)
             await self._pause(generator)
 
     def _pointer_place(self, queues: Queues) -> Awaitable[Any]:
@@ -211,29 +245,38 @@ class QueueLoad:
                     self.world.fail(POINTERS, f"{name}: {message.offset} after {reads[-1][0]}")
                 reads.append((message.offset, message.value))
                 self._note_value(message)
-            self._did(name)
+            self.did(name)
             await self._pause(generator)
 
     # Work.
 
     async def _publish_on(self, name: str) -> None:
         generator, count = self.world.fork(name), 0
-        while not self._stops:
+        while not self.stops:
             count += 1
             values = [
                 b'"%s/%d/%d"' % (name.encode(), count, n) for n in range(generator.randint(1, 3))
             ]
             key = f"key-{generator.randint(0, 3)}" if generator.random() < 0.7 else None
-            messages = tuple((value, About(key=key)) for value in values)
-            work = PublishWork(
-                name=_QUEUE, messages=messages, request=request_hash(f"{name} {count}")
-            )
-            done = await self._insist(name, generator, _work_place, work)
+            delay_ms = 300 if generator.random() < self.pace.delay_chance else 0
+            messages = tuple((value, About(key=key, delay_ms=delay_ms)) for value in values)
+            is_known = generator.random() >= self.pace.anonymous_chance
+            request = request_hash(f"{name} {count}") if is_known else b""
+            work = PublishWork(name=_QUEUE, messages=messages, request=request)
+            done = await self._insist(name, generator, _work_place, work, once=not is_known)
+            if done is None:
+                continue
             for offset, value in zip(done.offsets, values, strict=True):
                 if self._published.setdefault(offset, value) != value:
                     self.world.fail(LOST, f"{offset}: {self._published[offset]!r} and {value!r}")
+                if key is not None:
+                    self._key_of[offset] = key
+            if is_known and generator.random() < self.pace.repeat_chance:
+                again = await self._insist(name, generator, _work_place, work)
+                if again is not None and again.offsets != done.offsets:
+                    self.world.fail(ONCE, f"{values} stand at {done.offsets}, {again.offsets}")
             self.acknowledged += len(values)
-            self._did(name)
+            self.did(name)
             await self._pause(generator)
 
     async def _work_on(self, name: str) -> None:
@@ -241,20 +284,48 @@ class QueueLoad:
         while True:
             count += 1
             lane = DEAD if generator.random() < 0.2 else MAIN
+            is_known = self.stops or generator.random() >= self.pace.anonymous_chance
             work = ReceiveWork(
                 name=_QUEUE, lane=lane, count_max=generator.randint(1, 4),
                 wait_seconds=generator.choice((0.0, 0.5)), visibility_ms=None,
-                request=request_hash(f"{name} {count}"),
+                request=request_hash(f"{name} {count}") if is_known else b"",
             )  # fmt: skip
-            got = await self._insist(name, generator, _work_place, work)
+            got = await self._insist(name, generator, _work_place, work, once=not is_known)
+            if got is None:
+                continue
             for message in got.messages:
                 self._note_given(name, f"{name} {count}", message)
-            self._did(name)
-            if got.messages and (self._stops or generator.random() >= self.pace.forget_chance):
-                if not self._stops and generator.random() < self.pace.late_chance:
+                self._note_order(lane, message)
+            self.did(name)
+            if got.messages and (self.stops or generator.random() >= self.pace.forget_chance):
+                if not self.stops and generator.random() < self.pace.late_chance:
                     await asyncio.sleep(self.pace.visibility_ms * 2 / 1000)
                 await self._settle(name, generator, f"{name} {count} settles", got.messages)
+            if is_known and got.messages and generator.random() < self.pace.repeat_chance:
+                settled = set(self._settled)
+                again = await self._insist(name, generator, _work_place, work)
+                self._note_repeat(f"{name} {count}", got, again, settled)
             await self._pause(generator)
+
+    def _note_repeat(
+        self, request: str, got: QueueAnswer, again: QueueAnswer, settled: set[tuple[Offset, int]]
+    ) -> None:
+        """A receive came again; `settled` is what was settled before."""
+        before = {(one.offset, one.count) for one in got.messages}
+        for one in again.messages:
+            at = (one.offset, one.count)
+            if at in settled or at not in before:
+                self.world.fail(OWNED, f"{request} gets {at} again, of {sorted(before)}")
+
+    def _note_order(self, lane: int, message: Message) -> None:
+        """Where nothing dies, all that was published before under its key must be done."""
+        pace, key = self.pace, message.key
+        if lane != MAIN or not pace.is_ordered or pace.max_deliveries or key is None:
+            return
+        for offset, other in self._key_of.items():
+            is_done = offset in self._acked or offset in self._maybe_acked
+            if other == key and offset < message.offset and not is_done:
+                self.world.fail(ORDER, f"{message.offset} of {key} is out before {offset}")
 
     def _note_value(self, message: Message) -> None:
         at = self._stands_at.setdefault(message.value, message.offset)
@@ -275,8 +346,9 @@ class QueueLoad:
     async def _settle(
         self, name: str, generator: random.Random, key: str, messages: tuple[Message, ...]
     ) -> None:
-        weights = (1, 0, 0) if self._stops else (0.7, 0.2, 0.1)
-        kind = generator.choices(("ack", "nack", "extend"), weights)[0]
+        weights = (1, 0, 0) if self.stops else (0.7, 0.2, 0.1)
+        kinds: tuple[Kind, ...] = ("ack", "nack", "extend")
+        kind = generator.choices(kinds, weights)[0]
         receipts = tuple(f"{one.offset}-{one.count}" for one in messages)
         work = SettleWork(
             name=_QUEUE, receipts=receipts, kind=kind, ms=generator.randint(1, 1000),
@@ -284,15 +356,19 @@ class QueueLoad:
         )  # fmt: skip
         if kind == "ack":
             self._maybe_acked.update(one.offset for one in messages)
-        outcomes = (await self._insist(name, generator, _work_place, work)).outcomes
+        outcomes: tuple[str, ...] = (
+            await self._insist(name, generator, _work_place, work)
+        ).outcomes
         for message, outcome in zip(messages, outcomes, strict=False):
+            if kind != "extend" and outcome == "done":
+                self._settled.add((message.offset, message.count))
             if kind != "ack" or outcome != "done":
                 continue
             earlier = self._acked.setdefault(message.offset, key)
             if earlier != key:
                 self.world.fail(ACKED_ONCE, f"{message.offset}: {earlier} and {key}")
         self.world.trace.note(name, f"{kind} {receipts} {outcomes}")
-        self._did(name)
+        self.did(name)
 
     # After healing.
 
@@ -310,7 +386,7 @@ class QueueLoad:
             for n in range(count)
         )  # fmt: skip
         world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
-        self._stops = True
+        self.stops = True
         world.run_while(self._not_read, seconds_max, name=LIVENESS)
         world.run_while(self._not_done, 4 * seconds_max, name=LIVENESS)
         looking = self._spawn(self._hosts[0], self._look())

@@ -53,11 +53,22 @@ def _line_up(plan: Plan) -> Plan:
         is_ordered=choose.random() < 0.5,
         forget_chance=choose.choice((0.0, 0.1, 0.3)),
         late_chance=choose.choice((0.0, 0.05)),
+        anonymous_chance=choose.choice((0.0, 0.1, 0.3)),
+        repeat_chance=choose.choice((0.0, 0.1, 0.3)),
+        delay_chance=choose.choice((0.0, 0.2)),
+        has_operators=choose.random() < 0.7,
     )
     node = {
         **plan.node, "queues_topic_num_partitions": choose.choice((1, 2, 4)),
         "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
     }  # fmt: skip
+    if choose.random() < 0.5:  # compacted all the while
+        node["log_cleaner_backoff_ms"] = choose.choice((100, 1000))
+        node["topic_defaults"] = replace(
+            plan.node["topic_defaults"], segment_bytes=choose.choice((1000, 5000, 20_000)),
+            min_cleanable_dirty_ratio=0.01,
+            delete_retention_ms=choose.choice((0, 1000, 60_000)),
+        )  # fmt: skip
     return replace(plan, queue_pace=pace, node=node)
 
 

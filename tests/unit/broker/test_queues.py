@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.unit.broker.node import Machine, Node, on_a_node
-from tidelog.broker.queues import (
+from tidelog.broker.queue_work import (
     AppendWork,
     CreateWork,
     DeclareWork,
@@ -18,7 +18,9 @@ from tidelog.broker.queues import (
 )
 from tidelog.broker.services import Services
 from tidelog.errors import QueueFull, UnknownQueue
-from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
+from tidelog.queues.events import request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
 
 SECONDS = 5.0
 

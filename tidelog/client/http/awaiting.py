@@ -260,6 +260,7 @@ class AsyncPointerQueues(Surface[PointerQueuesPlans]):
     """Queues with read pointers."""
 
     create = call(PointerQueuesPlans.create)
+    delete = call(PointerQueuesPlans.delete)
     append = call(PointerQueuesPlans.append)
     read = call(PointerQueuesPlans.read)
     list = call(PointerQueuesPlans.list)

@@ -256,6 +256,7 @@ class PointerQueues(Surface[PointerQueuesPlans]):
     """Queues with read pointers."""
 
     create = call(PointerQueuesPlans.create)
+    delete = call(PointerQueuesPlans.delete)
     append = call(PointerQueuesPlans.append)
     read = call(PointerQueuesPlans.read)
     list = call(PointerQueuesPlans.list)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidelog.client.http.core import Ask, Core, to_json
 from tidelog.client.http.effects import Emit, Flow, Plan
+from tidelog.client.http.errors import NotFound
 from tidelog.client.http.routes import Place
 from tidelog.client.http.values import Document, Pointer, PointerMessage, Seconds, made_of
 from tidelog.model import QUEUES_TOPIC
@@ -28,6 +29,20 @@ class PointerQueuesPlans:
             sync_timeout=self._core.change_seconds, idempotency_key=idempotency_key,
         )  # fmt: skip
         return int(found["queue_id"])
+
+    def delete(self, queue_id: int, *, idempotency_key: str | None = None) -> Plan[bool]:
+        """Delete a queue with all that is in it; False if there was none."""
+        try:
+            yield from self._core.write(
+                Ask(
+                    method="POST", path="/delete_queue", body=to_json({"queue_id": queue_id}),
+                    place=_place(queue_id),
+                ),
+                sync_timeout=self._core.change_seconds, idempotency_key=idempotency_key,
+            )  # fmt: skip
+        except NotFound as error:
+            return error.is_repeat
+        return True
 
     def append(
         self,

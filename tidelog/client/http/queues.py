@@ -88,14 +88,12 @@ class QueuePlans:
         )
         return found
 
-    def delete(self) -> Plan[bool]:
-        """Delete the queue with up to a thousand messages; False if there was none."""
+    def delete(self, *, idempotency_key: str | None = None) -> Plan[bool]:
+        """Delete the queue with all that is in it; False if there was none."""
         try:
-            yield from self.core.ask(
-                Ask(
-                    method="DELETE", path=self._path, place=self._place(),
-                    seconds_max=self.core.change_seconds,
-                )
+            yield from self.core.write(
+                Ask(method="DELETE", path=self._path, place=self._place()),
+                sync_timeout=self.core.change_seconds, idempotency_key=idempotency_key,
             )  # fmt: skip
         except NotFound as error:
             return error.is_repeat
@@ -184,23 +182,20 @@ class QueuePlans:
 
     # All of it.
 
-    def purge(self) -> Plan[int]:
+    def purge(self, *, idempotency_key: str | None = None) -> Plan[int]:
         """Delete all messages that nobody has; how many."""
-        return (yield from self._move("/purge"))
+        return (yield from self._move("/purge", idempotency_key))
 
-    def redrive(self) -> Plan[int]:
+    def redrive(self, *, idempotency_key: str | None = None) -> Plan[int]:
         """Bring back all that is dead; how many."""
-        return (yield from self._move("/redrive"))
+        return (yield from self._move("/redrive", idempotency_key))
 
     # Parts.
 
-    def _move(self, what: str) -> Plan[int]:
-        found = yield from self.core.ask(
-            Ask(
-                method="POST", path=self._path + what, body=to_json({}), place=self._place(),
-                seconds_max=self.core.change_seconds,
-            )
-        )  # fmt: skip
+    def _move(self, what: str, idempotency_key: str | None) -> Plan[int]:
+        found = yield from self._write(
+            "POST", what, {}, idempotency_key, sync_timeout=self.core.change_seconds
+        )
         return int(found["messages"])
 
     def _settle(self, what: str, body: Document, idempotency_key: str | None) -> Plan[None]:

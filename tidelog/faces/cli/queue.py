@@ -379,6 +379,35 @@ def delete(
         print(f"{plain(queue)} deleted")
 
 
+@app.command("delete-numbered")
+def delete_numbered(
+    queue_id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, help="The id of a queue with read pointers.")
+    ],
+    yes: Yes = False,
+    http: Http = DEFAULT_HTTP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a queue with read pointers, its messages and its pointers.
+
+    \b
+    Examples:
+      tidelog queue delete-numbered 12
+      tidelog queue delete-numbered 12 --yes
+    """
+    confirm(
+        f"Delete queue {queue_id} and all of its messages?", yes=yes,
+        refusal=f"deleting queue {queue_id} cannot be undone",
+    )  # fmt: skip
+    with open_client(http) as client:
+        if not client.pointer_queues.delete(queue_id):
+            raise UserError(f"there is no queue {queue_id}")
+    if as_json:
+        print_json({"queue_id": queue_id, "deleted": True})
+    else:
+        print(f"queue {queue_id} deleted")
+
+
 def _missing(queue: str) -> str:
     name = queue.removesuffix(".dead")
     return f"there is no queue {name!r}; make it with `tidelog queue create {name}`"

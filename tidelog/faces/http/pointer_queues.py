@@ -1,5 +1,5 @@
 """Queues with read pointers, under the names that their users know: `/create_queue`, `/append`,
-`/read` and what lists all.
+`/read`, `/delete_queue` and what lists all.
 
 Rule 1: these are POSTs with JSON whatever they do, because their clients are written so.
 Rule 2: a read that is repeated with its Idempotency-Key gets the same message. Without a key it is
@@ -11,7 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.broker.queues import AppendWork, CreateWork, LookWork, ReadNextWork
+from tidelog.broker.queue_work import (
+    POINTER_QUEUES,
+    POINTERS,
+    AppendWork,
+    CreateWork,
+    DeleteWork,
+    LookWork,
+    ReadNextWork,
+)
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.queues import PARAMS, SECONDS, request_of
@@ -38,6 +46,10 @@ class AppendWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     value: msgspec.Raw
 
 
+class DeleteWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    queue_id: int
+
+
 class ReadWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     queue_id: int
     client_id: str
@@ -56,6 +68,10 @@ class ReadMessage(msgspec.Struct, kw_only=True):
 
     message_id: int | None
     value: Any
+
+
+class QueueGone(msgspec.Struct, kw_only=True):
+    deleted: bool
 
 
 class QueueIds(msgspec.Struct, kw_only=True):
@@ -110,6 +126,15 @@ async def read(call: Call) -> ReadMessage:
     return ReadMessage(message_id=found[0].offset, value=msgspec.Raw(found[0].value))
 
 
+async def delete_queue(call: Call) -> QueueGone:
+    wanted: DeleteWanted = call.body
+    queues = call.node.services.queues
+    work = DeleteWork(queue_id=wanted.queue_id, request=request_of(call, wanted.queue_id))
+    place = await queues.place_of_id(_id(wanted.queue_id))
+    await queues.have_done(place, work, seconds=seconds_of(call))
+    return QueueGone(deleted=True)
+
+
 # Listing.
 
 
@@ -124,18 +149,18 @@ def _after(call: Call, *kinds: type) -> tuple[Any, ...] | None:
 
 
 async def get_all_queues(call: Call) -> QueueIds:
-    found = sorted(one for look in await _look(call) for one in look["pointer"])
+    found = sorted(await _ids(call))
     (after,) = _after(call, int) or (-1,)
     ids, more = _page([one for one in found if one > after], call)
     return QueueIds(queue_ids=ids, next=[ids[-1]] if more else None)
 
 
 async def get_all_pointers(call: Call) -> AllPointers:
-    found = sorted(tuple(one) for look in await _look(call) for one in look["pointers"])
-    after = _after(call, int, str)
-    if after is not None:
-        found = [one for one in found if one[:2] > after]
-    rows, more = _page(found, call)
+    after = _after(call, int, str) or (-1, "")
+    wanted = LookWork(what=POINTERS, after=after[0], client=after[1], limit=_limit(call) + 1)
+    looks = await _look(call, wanted)
+    found = sorted(tuple(one) for look in looks for one in look[POINTERS])
+    rows, more = _page([one for one in found if one[:2] > after], call)
     pointers = [{"queue_id": q, "client_id": c, "message_id": m} for q, c, m in rows]
     return AllPointers(pointers=pointers, next=list(rows[-1][:2]) if more else None)
 
@@ -144,7 +169,7 @@ async def get_all_messages(call: Call) -> AllMessages:
     """Queue by queue, up to a bound in number and in bytes."""
     queues = call.node.services.queues
     first, beyond = _after(call, int, int) or (-1, -1)
-    ids = sorted(one for look in await _look(call) for one in look["pointer"] if one >= first)
+    ids = sorted(one for one in await _ids(call) if one >= first)
     messages: list[dict[str, Any]] = []
     size = 0
     for queue_id in ids:
@@ -188,10 +213,16 @@ async def broker_info(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _look(call: Call) -> list[dict[str, Any]]:
+async def _ids(call: Call) -> list[int]:
+    looks = await _look(call, LookWork(what=POINTER_QUEUES))
+    return [one for look in looks for one in look[POINTER_QUEUES]]
+
+
+async def _look(call: Call, wanted: LookWork) -> list[dict[str, Any]]:
+    """What each partition of `__queues` says."""
     queues = call.node.services.queues
     return [
-        (await queues.have_done(place, LookWork(), seconds=SECONDS)).document
+        (await queues.have_done(place, wanted, seconds=SECONDS)).document
         for place in await queues.places()
     ]
 
@@ -253,6 +284,11 @@ OPERATIONS: Final = (
         method="POST", path="/read", handler=read, tag="queues with pointers", body=ReadWanted,
         answer=ReadMessage, params=PARAMS, errors=_MISSING,
         summary="Get the next message that this client has not read, and move its pointer on.",
+    ),
+    Operation(
+        method="POST", path="/delete_queue", handler=delete_queue, tag="queues with pointers",
+        body=DeleteWanted, answer=QueueGone, params=PARAMS, errors=_MISSING,
+        summary="Delete a queue, its messages and its pointers.",
     ),
     Operation(
         method="POST", path="/broker_info", handler=broker_info, tag="queues with pointers",

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from tidelog.broker.queues import (
-    DEAD_SUFFIX,
+from tidelog.broker.queue_work import (
+    WORK_QUEUES,
     DeclareWork,
     DropWork,
     LookWork,
@@ -23,13 +23,16 @@ from tidelog.broker.queues import (
     ReceiveWork,
     SettleWork,
 )
+from tidelog.broker.queues import DEAD_SUFFIX
 from tidelog.faces.http.api import Call, Operation, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.records import while_there
 from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
 from tidelog.model import topic_name_problem
-from tidelog.queues.records import DEAD, MAIN, About, Settings, request_hash
+from tidelog.queues.events import Kind, request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
 
 SECONDS: Final = 30.0
 WAIT_MS_MAX: Final = 30_000
@@ -142,8 +145,8 @@ async def list_queues(call: Call) -> QueueNames:
     queues = call.node.services.queues
     names: list[str] = []
     for place in await queues.places():
-        found = await queues.have_done(place, LookWork(), seconds=SECONDS)
-        names += found.document["work"]
+        found = await queues.have_done(place, LookWork(what=WORK_QUEUES), seconds=SECONDS)
+        names += found.document[WORK_QUEUES]
     listed, following = page(names, limit=call["limit"], after=call["after"])
     return QueueNames(queues=listed, next=following)
 
@@ -173,7 +176,7 @@ async def drop_queue(call: Call) -> dict[str, Any]:
     name, lane = _named(call)
     if lane == DEAD:
         raise Problem(400, f"delete {name!r}, or purge {call.path['queue']!r}")
-    await _do(call, DropWork(name=name))
+    await _do(call, DropWork(name=name, request=_request(call)))
     return {"name": name, "deleted": True}
 
 
@@ -271,7 +274,7 @@ async def extend(call: Call) -> SettledReceipts:
     return await _settle(call, "extend", call.body.visibility_ms)
 
 
-async def _settle(call: Call, kind: str, ms: int) -> SettledReceipts:
+async def _settle(call: Call, kind: Kind, ms: int) -> SettledReceipts:
     receipts = list(dict.fromkeys(call.body.receipts))
     _check("the number of receipts", len(receipts), 1, MESSAGES_AT_ONCE)
     name, _ = _named(call)
@@ -310,16 +313,13 @@ async def redrive(call: Call) -> Moved:
 async def _move(
     call: Call, *, purges: bool, lane: int | None = None, name: str | None = None
 ) -> int:
-    """A thousand messages at a time, until there are none."""
+    """All that is there; how many messages."""
     named, in_lane = _named(call)
     work = MoveWork(
-        name=name or named, lane=in_lane if lane is None else lane, count_max=MESSAGES_AT_ONCE,
-        purges=purges,
+        name=name or named, lane=in_lane if lane is None else lane, purges=purges,
+        request=_request(call),
     )  # fmt: skip
-    total = 0
-    while count := (await _do(call, work)).number:
-        total += count
-    return total
+    return (await _do(call, work)).number or 0
 
 
 # What all of them share.
@@ -357,6 +357,7 @@ async def _do(call: Call, work: QueueWork, *, more_seconds: float = 0.0) -> Queu
 
 
 _MISSING: Final = {404: "There is no such queue."}
+_USED: Final = {422: "The Idempotency-Key was used for another request."}
 _RECEIPTS: Final = {
     404: "There is no such queue, or no message with this receipt.",
     409: "Some receipts are expired, or unknown; `results` says which. The others are done.",
@@ -366,36 +367,38 @@ _QUEUE: Final = "/v1/queues/{queue}"
 OPERATIONS: Final = (
     Operation(
         method="POST", path=_QUEUE + "/receive", handler=receive, tag="queues",
-        body=ReceiveWanted, answer=Received, params=PARAMS, errors=_MISSING,
+        body=ReceiveWanted, answer=Received, params=PARAMS, errors=_MISSING | _USED,
         summary="Get messages, which nobody else gets for a while; wait for some, if need be.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/messages", handler=publish, tag="queues", body=Messages,
         answer=Published, params=PARAMS, status=201,
-        errors=_MISSING | {429: "The queue is full."}, summary="Publish messages.",
+        errors=_MISSING | _USED | {429: "The queue is full."}, summary="Publish messages.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/ack", handler=acknowledge, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS,
+        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
         summary="Acknowledge messages: they are done, and gone.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/nack", handler=put_back, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS,
+        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
         summary="Put messages back, for others or for later; too often, and they are dead.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/extend", handler=extend, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS,
+        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
         summary="Keep messages for longer.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/purge", handler=purge, tag="queues", body=dict,
-        answer=Moved, errors=_MISSING, summary="Delete all messages that nobody has.",
+        answer=Moved, params=PARAMS, errors=_MISSING | _USED,
+        summary="Delete all messages that nobody has.",
     ),
     Operation(
         method="POST", path=_QUEUE + "/redrive", handler=redrive, tag="queues", body=dict,
-        answer=Moved, errors=_MISSING, summary="Bring back all that is dead and that nobody has.",
+        answer=Moved, params=PARAMS, errors=_MISSING | _USED,
+        summary="Bring back all that is dead and that nobody has.",
     ),
     Operation(
         method="GET", path="/v1/queues", handler=list_queues, tag="queues", answer=QueueNames,
@@ -403,7 +406,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="PUT", path=_QUEUE, handler=declare_queue, tag="queues", body=QueueWanted,
-        answer=QueueShown, status=201, params=PARAMS, errors={200: "It was there."},
+        answer=QueueShown, status=201, params=PARAMS,
+        errors={200: "It was there."} | _USED,
         summary="Make a work queue, or change how it gives out its messages.",
     ),
     Operation(
@@ -411,8 +415,8 @@ OPERATIONS: Final = (
         errors=_MISSING, summary="How a queue is, how deep and how old.",
     ),
     Operation(
-        method="DELETE", path=_QUEUE, handler=drop_queue, tag="queues",
-        errors=_MISSING | {429: "It holds too many messages; purge it first."},
+        method="DELETE", path=_QUEUE, handler=drop_queue, tag="queues", params=PARAMS,
+        errors=_MISSING | _USED,
         summary="Delete a queue.",
     ),
 )  # fmt: skip

@@ -83,7 +83,7 @@ class Proxy:
         return await ask(order[-1])
 
     async def about_queue(self, request: Request) -> Response:
-        """`/append` and `/read`: as they came, with the id that the queue has in its cluster."""
+        """`/append`, `/read`, `/delete_queue`: as they came, with the id that the queue has in its cluster."""
         try:
             fields = msgspec.json.decode(await _body(request), type=dict[str, msgspec.Raw])
             queue_id = msgspec.json.decode(fields["queue_id"], type=int)
@@ -213,6 +213,7 @@ def make_app(proxy: Proxy) -> Starlette:
         post("/create_queue", proxy.create_queue),
         post("/append", proxy.about_queue),
         post("/read", proxy.about_queue),
+        post("/delete_queue", proxy.about_queue),
         post("/broker_info", proxy.broker_info),
         *(post(path, proxy.list_all) for path in listing.PATHS),
         *(post(path, proxy.replaced) for path in REPLACED),

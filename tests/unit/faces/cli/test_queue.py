@@ -8,7 +8,7 @@ from tests.unit.faces.cli.http_node import HttpNode
 
 COMMANDS = [
     "list", "create", "describe", "publish", "receive", "ack", "nack", "extend", "purge",
-    "redrive", "delete",
+    "redrive", "delete", "delete-numbered",
 ]  # fmt: skip
 JOBS = "/v1/queues/jobs"
 SHOWN = {
@@ -51,6 +51,7 @@ def test_every_command_explains_itself_with_examples(tidelog, command):
         (["ack", "jobs"], "RECEIPT"),
         (["purge", "jobs"], "--yes"),
         (["delete", "jobs"], "--yes"),
+        (["delete-numbered", "12"], "--yes"),
         (["list", "--http", "nowhere:port"], "HOST:PORT"),
     ],
 )
@@ -168,6 +169,9 @@ def test_queues_are_purged_redriven_and_deleted(tidelog, node):
     assert tidelog("queue", "redrive", "jobs").out == "1 message brought back\n"
     assert tidelog("queue", "delete", "jobs", "--yes").out == "jobs deleted\n"
     assert "there is no queue 'jobs'" in tidelog("queue", "delete", "jobs", "--yes").err
+    node.says("/delete_queue", ok({"deleted": True}), problem(404))
+    assert tidelog("queue", "delete-numbered", "12", "--yes").out == "queue 12 deleted\n"
+    assert "no queue 12" in tidelog("queue", "delete-numbered", "12", "--yes").err
 
 
 def test_a_queue_that_is_not_there_is_one_line_that_says_how_to_make_it(tidelog, node):

@@ -19,11 +19,11 @@ async def post(app, path, body=None, *, method="POST", key=None):
     return await ask(app, path, method=method, headers=headers, chunks=chunks)
 
 
-def with_an_app(story):
+def with_an_app(story, **settings):
     async def on(node):
         await story(serving(node))
 
-    on_a_node(on)
+    on_a_node(on, **settings)
 
 
 def test_a_message_is_published_received_and_acknowledged():
@@ -200,5 +200,91 @@ def test_a_key_names_one_request_to_one_queue():
             for client in ("a", "b"):
                 read = {"queue_id": queue_id, "client_id": client}
                 assert (await post(app, "/read", read, key="k")).json["value"] == queue_id
+
+    with_an_app(story)
+
+
+def test_a_key_that_was_used_for_another_body_is_refused():
+    async def story(app):
+        await post(app, "/v1/queues/q", method="PUT")
+        publish, ack = "/v1/queues/q/messages", "/v1/queues/q/ack"
+        await post(app, publish, {"messages": [{"value": 1}, {"value": 2}]}, key="p")
+        refused = await post(app, publish, {"messages": [{"value": 3}]}, key="p")
+        assert (refused.status, "Idempotency-Key" in refused.json["detail"]) == (422, True)
+
+        got = (await post(app, "/v1/queues/q/receive", {"max": 2})).json["messages"]
+        receipts = [one["receipt"] for one in got]
+        assert (await post(app, ack, {"receipts": receipts}, key="a")).status == 200
+        assert (await post(app, ack, {"receipts": receipts}, key="a")).status == 200
+        assert (await post(app, ack, {"receipts": receipts[:1]}, key="a")).status == 422
+
+    with_an_app(story)
+
+
+def test_a_deletion_and_a_purge_that_are_repeated_leave_what_came_since():
+    async def story(app):
+        for what, method in (("/purge", "POST"), ("", "DELETE")):
+            path = "/v1/queues/q"
+            await post(app, path, method="PUT")
+            await post(app, f"{path}/messages", {"messages": [{"value": 1}]})
+            first = await post(app, path + what, method=method, key="k")
+            assert first.status == 200
+            await post(app, path, method="PUT")
+            await post(app, f"{path}/messages", {"messages": [{"value": "precious"}]})
+
+            assert (await post(app, path + what, method=method, key="k")).json == first.json
+            assert (await post(app, path, method="GET")).json["depth"] == 1
+
+    with_an_app(story)
+
+
+def test_one_answer_holds_so_many_bytes():
+    async def story(app):
+        await post(app, "/v1/queues/q", method="PUT")
+        big = {"messages": [{"value": "x" * 900} for _ in range(5)]}
+        await post(app, "/v1/queues/q/messages", big)
+
+        got = (await post(app, "/v1/queues/q/receive", {"max": 10})).json["messages"]
+
+        assert len(got) == 2
+
+    with_an_app(story, queues_receive_max_bytes=2000)
+
+
+def test_a_queue_with_pointers_is_deleted():
+    async def story(app):
+        queue = (await post(app, "/create_queue")).json["queue_id"]
+        await post(app, "/append", {"queue_id": queue, "value": 1})
+        gone = await post(app, "/delete_queue", {"queue_id": queue}, key="d")
+
+        assert gone.json == {"deleted": True}
+        assert (await post(app, "/append", {"queue_id": queue, "value": 1})).status == 404
+        assert (await post(app, "/get_all_queues")).json["queue_ids"] == []
+        assert (await post(app, "/delete_queue", {"queue_id": queue}, key="d")).json == gone.json
+        assert (await post(app, "/delete_queue", {"queue_id": queue})).status == 404
+        assert (await post(app, "/create_queue")).json["queue_id"] != queue
+
+    with_an_app(story)
+
+
+def test_pointers_are_listed_page_by_page():
+    async def story(app):
+        queues = [(await post(app, "/create_queue")).json["queue_id"] for _ in range(3)]
+        expected = []
+        for queue in queues:
+            await post(app, "/append", {"queue_id": queue, "value": 1})
+            for client in ("ada", "bob", "cyd"):
+                await post(app, "/read", {"queue_id": queue, "client_id": client})
+                expected.append((queue, client))
+        found, after = [], None
+        while True:
+            body = {"limit": 2} if after is None else {"limit": 2, "after": after}
+            page = (await post(app, "/get_all_pointers", body)).json
+            found += [(one["queue_id"], one["client_id"]) for one in page["pointers"]]
+            after = page["next"]
+            if after is None:
+                break
+
+        assert found == sorted(expected)
 
     with_an_app(story)
