@@ -16,6 +16,7 @@ from benchmarks.cluster import NODES, cluster_of_three
 from benchmarks.http_requests import VALUE, Nodes
 from benchmarks.process import cpu_seconds
 from benchmarks.queue_copies import copy_results, copy_steps, measure_copies
+from benchmarks.queue_depths import depth_results, depth_steps, measure_depths
 from benchmarks.queue_requests import COUNTS, REDIS, OurQueues, RedisStreams, Subject
 from benchmarks.rabbit_peer import Rabbit
 from benchmarks.rabbit_requests import RABBIT, RabbitQueues
@@ -56,12 +57,15 @@ def run(bench: Bench) -> Report:
     notes = [f"messages of {len(VALUE)} B; Redis is one server beside three nodes, too"]
     peers = _peers(bench, notes)
     steps_count = len(SUBJECTS) * bench.rounds * len(COUNTS) * len(CONNECTIONS) * (1 + len(peers))
-    with Steps(NAME, steps_count + copy_steps(bench)) as steps:
+    with Steps(NAME, steps_count + depth_steps(bench) + copy_steps(bench)) as steps:
         for one_of in (_one_node, _three_nodes):
             with one_of(bench) as nodes, _beside(bench, peers, len(nodes.pids)) as subjects:
                 _measure(bench, nodes, subjects, measured, steps)
+        measure_depths(bench, measured, steps)
         measure_copies(bench, measured, steps)
-    rows = [*_results(measured, peers), *copy_results(measured)]
+    rows = [
+        *_results(measured, peers), *depth_results(bench, measured), *copy_results(measured),
+    ]  # fmt: skip
     title = "messages through queues; copies of a bucket; every answer is synced"
     return Report(title=title, results=rows, notes=notes)
 
