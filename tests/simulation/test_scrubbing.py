@@ -11,7 +11,7 @@ from tidelog.broker.scrubbing import Scrubber
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
 from tidelog.host import Path, read_file
-from tidelog.log.scrub import SegmentScrub
+from tidelog.log.scrub import BATCH_BYTES_MIN, SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
 from tidelog.records import Record, encode_batch, read_header
@@ -83,6 +83,22 @@ def test_rot_is_healed_where_it_is(role, position):
         assert rot.source != node
         assert stage.state.epoch == epoch, "nobody had to lead instead"
         assert stage.state.in_sync == set(stage.nodes)
+
+
+def test_a_log_that_grows_faster_than_it_is_read_does_not_keep_the_cycle():
+    four_segments = 4 * 8 * BATCH_BYTES_MIN
+    with a_stage(**scrubbing(scrub_bytes_per_second=four_segments)) as stage:
+        for _ in range(12):
+            stage.commit()
+        node = stage.nodes[0]
+        stage.world.run(1)
+        cycle = state_of(stage, node).cycle
+
+        for _ in range(200):
+            stage.commit()
+            stage.world.run(0.05)
+
+        assert state_of(stage, node).cycle >= cycle + 2
 
 
 def delete_before(stage: Stage, offset: int) -> None:

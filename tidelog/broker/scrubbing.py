@@ -170,8 +170,12 @@ class Scrubber:
         )  # fmt: skip
 
     async def _scrub(self, partition: Partition, offset: Offset) -> None:
-        """Every segment of a partition that ends after `offset`."""
-        while (visit := self._visit(partition, offset)) is not None:
+        """Every segment of a partition that ends after `offset`, and is there by now.
+
+        A log that grows faster than it is read would keep the cycle from all others.
+        """
+        last = partition.log.end
+        while offset < last and (visit := self._visit(partition, offset)) is not None:
             self._cycle.reached(partition.name, visit.scrub.segment.base)
             await self._scrub_segment(visit)
             if not self._config().scrub_bytes_per_second:

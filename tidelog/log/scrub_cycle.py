@@ -1,8 +1,8 @@
 """What to scrub next, and what was found: the part of a scrubber that reads no clock and no file.
 
 Rule 1: a cycle visits every partition in the order of their names, and of each every sealed segment
-        that is committed and synced, in the order of their offsets. What is sealed behind its back
-        is visited by the next one.
+        that is committed and synced, in the order of their offsets. What is written after it has
+        come to a partition, or sealed behind its back, is visited by the next one.
 Rule 2: the next cycle begins when the last has ended, and not before `interval_ms` have passed
         since the last began.
 Rule 3: a restart goes on at the segment where the last note says that the cycle was.
