@@ -220,7 +220,7 @@ class Broker:
         )  # fmt: skip
         self._removal = Removal(
             self.host, self.rounds, self.replicas, directory=self._directory,
-            change_disk=self._change_disk, note=self._note_checkpoints,
+            change_disk=self._change_disk,
         )  # fmt: skip
         self.log_starts = LogStarts(
             self._directory, self.replicas, self._removal, change_disk=self._change_disk,
@@ -697,6 +697,7 @@ class Broker:
                 self.room.has_again(free)
         self._following.retry()
         await self._removal.retry()
+        self.log_starts.retry()
         await self._note_checkpoints()
         if not self._directory.reserve.is_whole:
             await self._change_disk(self._directory.reserve.fill)

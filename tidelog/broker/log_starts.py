@@ -6,13 +6,14 @@ Rule 2: a promise is on the disk before the leader hears of it. Promises are not
         write for all that came while the disk was busy.
 Rule 3: a follower whose disk has no room for a promise deletes at once what it should promise to
         delete: that makes room.
+Rule 4: a start that a disk refuses is tried again at the next checkpoint, in the same epoch.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidelog.broker.removal import Removal
 from tidelog.broker.replicas import ChangeDisk, Replicas
@@ -21,10 +22,20 @@ from tidelog.host import unbroken
 from tidelog.log.directory import DataDirectory
 from tidelog.model import Offset
 from tidelog.partition.driver import Partition
+from tidelog.partition.follower import Follower
+from tidelog.partition.leader import Leader
 
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+
+
+class _Target(NamedTuple):
+    """Where a log should begin."""
+
+    start: Offset
+    role: Leader | Follower | None
+    """What this replica was when it heard so; in another epoch it is another."""
 
 
 class LogStarts:
@@ -44,7 +55,8 @@ class LogStarts:
         self._removal = removal
         self._change_disk = change_disk
         self._spawn = spawn
-        self._targets: dict[Partition, Offset] = {}
+        self._targets: dict[Partition, _Target] = {}
+        self._refused: dict[Partition, _Target] = {}
         self._promises: dict[Partition, Callable[[], None]] = {}
         self._is_noting = False
 
@@ -58,17 +70,23 @@ class LogStarts:
     def move(self, partition: Partition, start: Offset) -> None:
         """Let a log begin at `start`, as far as it is committed."""
         start = min(start, partition.high_watermark)
-        if start <= partition.log.start or self._targets.get(partition, -1) >= start:
+        if start <= partition.log.start:
             return
-        is_busy = partition in self._targets
-        self._targets[partition] = start
-        if not is_busy:
-            self._spawn(self._move(partition))
+        target = _Target(start, partition.leader or partition.follower)
+        if (busy := self._targets.get(partition)) is not None:
+            if start > busy.start:
+                self._targets[partition] = target
+            return
+        if (refused := self._refused.get(partition)) is not None and refused.role is target.role:
+            self._refused[partition] = target
+            return
+        self._targets[partition] = target
+        self._spawn(self._move(partition))
 
     async def _move(self, partition: Partition) -> None:
         try:
             while self._replicas.holds(partition):
-                start = min(self._targets[partition], partition.high_watermark)
+                start = min(self._targets[partition].start, partition.high_watermark)
                 if start <= partition.log.start:
                     break
                 await self._removal.advance_start(partition, start)
@@ -76,9 +94,17 @@ class LogStarts:
             return  # it was deleted meanwhile
         except StorageError as error:
             _log.info("%s keeps what is deleted, for now: %s", partition.name, error)
+            self._refused[partition] = self._targets[partition]
             partition.start_refused(error)
         finally:
             del self._targets[partition]
+
+    def retry(self) -> None:
+        """Try again what disks have refused. Another leader may not want it."""
+        refused, self._refused = self._refused, {}
+        for partition, target in refused.items():
+            if target.role is (partition.leader or partition.follower):
+                self.move(partition, target.start)
 
     # Promising.
 

@@ -1,18 +1,16 @@
 """Removes the files of deleted records and partitions until they are gone.
 
-Rule 1: removal makes room, so it never waits for room: what a full disk keeps from being noted is
-        noted after the files are gone.
-Rule 2: a log start is noted before anybody is shown it, and before files go; then one sync of the
-        directory does for all files. A start that could not be noted lets segments go one by one,
-        the oldest first and each durably: a crash leaves the log from some segment on, without a
-        gap.
+Rule 1: removal makes room, so it never waits for room: where a full disk keeps a start from being
+        noted, the segments that lie wholly before it go first.
+Rule 2: a log start is durable before anybody is shown it. Mostly it is noted before files go; then
+        one sync of the directory does for all of them. Without a note the log begins with the
+        first segment that is left: those before it go one by one, the oldest first and each
+        durably, so that a crash leaves no gap, and a leader shows nothing until they are gone.
 Rule 3: a removal that failed stays listed, and each checkpoint tries it again.
 """
 
 import logging
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from tidelog.broker.replicas import ChangeDisk, Replicas
 from tidelog.errors import StorageError, UnknownTopicOrPartition
@@ -37,49 +35,51 @@ class Removal:
         *,
         directory: DataDirectory,
         change_disk: ChangeDisk,
-        note: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`note` notes all log starts durably, or raises StorageError if there is no room."""
         self._host = host
         self._rounds = rounds
         self._replicas = replicas
         self._directory = directory
         self._change_disk = change_disk
-        self._note = note
         self._undone: dict[Partition, None] = {}
 
     async def advance_start(self, partition: Partition, start: Offset) -> None:
         """Delete everything below `start`.
 
         UnknownTopicOrPartition if its topic was deleted before it had the files for itself.
-        StorageError if the start could not be noted or a file could not be removed: the log begins
-        at `start` nevertheless, and both are tried again.
+        StorageError if the start could not be noted, so that the log begins no later than with the
+        segment that holds it, or if a file could not be removed, which is tried again.
         """
         async with partition.files:
             if not self._replicas.holds(partition):
                 raise UnknownTopicOrPartition(partition.name)
-            is_noted = await self._begin_at(partition, min(start, partition.log.end))
-            self._undone[partition] = None
-            self._rounds.mark(partition)
-            await self._rounds.written()  # a sealed segment's steps must not follow its removal
-            await self._remove(partition, is_noted=is_noted)
-
-    async def _begin_at(self, partition: Partition, start: Offset) -> bool:
-        """Let the log begin at `start`; whether its disk knows. Nobody is shown it before."""
-        start = max(start, partition.log.start)  # it may have moved while this waited its turn
-        async with self._directory.noting:  # or an older start would be noted after it
-            work = partial(self._directory.raise_start, partition.name, start)
+            start = min(start, partition.log.end)
             try:
-                await unbroken(self._change_disk(work))
+                await self._begin_at(partition, start)
             except StorageError as error:
                 _log.warning(
                     "%s: its start is noted once files are gone: %s", partition.name, error
                 )
-                partition.log.advance_start(start)
-                return False
+                await self._make_room(partition, start)
+                await self._begin_at(partition, start)
+            await self._remove(partition)
+
+    async def _begin_at(self, partition: Partition, start: Offset) -> None:
+        """Let the log begin at `start` once that is noted."""
+        start = max(start, partition.log.start)  # it may have moved while this waited its turn
+        async with self._directory.noting:  # or an older start would be noted after it
+            work = partial(self._directory.raise_start, partition.name, start)
+            await unbroken(self._change_disk(work))
             partition.log.advance_start(start)
         partition.start_moved()
-        return True
+
+    async def _make_room(self, partition: Partition, start: Offset) -> None:
+        """Let the log begin with the segment that holds `start`, by removing those before it."""
+        log = partition.log
+        if (base := log.base_before(start)) > log.start:
+            partition.hide_start(base)
+            log.advance_start(base)
+        await self._remove(partition)
 
     async def retry(self) -> None:
         """Try again what could not be removed or noted before."""
@@ -93,21 +93,16 @@ class Removal:
                     self._undone.pop(partition, None)
                     continue
                 try:
-                    await self._remove(partition, is_noted=await self._try_to_note(partition))
+                    await self._remove(partition)
                 except StorageError as error:
                     _log.info("%s: what was deleted is not all gone: %s", partition.name, error)
 
-    async def _try_to_note(self, partition: Partition) -> bool:
-        if partition.noted_start < partition.log.start:
-            try:
-                await self._note()
-            except StorageError:
-                return False
-            partition.start_moved()
-        return True
-
-    async def _remove(self, partition: Partition, *, is_noted: bool) -> None:
+    async def _remove(self, partition: Partition) -> None:
+        self._undone[partition] = None
+        self._rounds.mark(partition)
+        await self._rounds.written()  # a sealed segment's steps must not follow its removal
         log = partition.log
+        is_noted = partition.noted_start >= log.start
         gone = log.advance_start(log.start)  # a log that was opened again has found old files
         first_kept = log.segments[0].base
         if gone:
@@ -115,6 +110,5 @@ class Removal:
             await self._change_disk(work)
             log.removed(gone)
         if not is_noted:
-            await self._note()
-            partition.start_moved()
+            partition.start_moved()  # no file says otherwise
         self._undone.pop(partition, None)

@@ -499,12 +499,18 @@ class Log:
         # A batch of a segment that is sealed, or stable, is written: it may go.
         self.tail.drop_before(self.segments[at + 1].base)
 
+    def base_before(self, offset: Offset) -> Offset:
+        """Where the segment begins that holds `offset`."""
+        return self.segments[self._index_of(offset)].base
+
+    def _index_of(self, offset: Offset) -> int:
+        return max(bisect_right(self.segments, offset, key=lambda s: s.base) - 1, 0)
+
     def advance_start(self, start: Offset) -> list[Segment]:
         """Forget everything below `start`; the segments whose files can go, until `removed`."""
         assert start <= self.end
         self.start = start = max(start, self.start)
-        keep = max(bisect_right(self.segments, start, key=lambda s: s.base) - 1, 0)
-        if keep:
+        if keep := self._index_of(start):
             self.gone += self.segments[:keep]
             del self.segments[:keep]
             self.transactions.aborted.drop_before(self.segments[0].base)

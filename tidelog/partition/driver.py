@@ -217,7 +217,7 @@ class Partition:
             high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
             partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
             min_in_sync=min_in_sync_of(self.config, self._replication), start=self.noted_start,
-            promised=self.promised_start,
+            promised=max(self.promised_start, log.start),
         )  # fmt: skip
         self._look_at_start(self.leader)
         self._sync_rest()
@@ -578,6 +578,11 @@ class Partition:
     def _look_at_start(self, leader: Leader) -> None:
         if leader.start_agreed > leader.start:
             self.on_start_agreed(self)
+
+    def hide_start(self, start: Offset) -> None:
+        """The log will begin at `start`, though its disk does not know it yet."""
+        if self.leader is not None:
+            self.leader.hide_start(start)
 
     def start_moved(self) -> None:
         """The log begins later, as its disk knows: followers and those who wait hear of it."""

@@ -22,6 +22,7 @@ Rule 6: the log's start moves as a record is committed: only to where every memb
     wait_start(start, waiter)   released by the `start_moved` that reaches `start`
     want_start(start)           followers are asked to promise that their logs will begin there
     promises(node, start)       may raise `start_agreed`: the driver moves the log's start there
+    hide_start(start)           clients are shown nothing before `start_moved` reaches it
     start_moved(start)          this log begins there, durably
     holds(node, end)            may raise the watermark, which releases acks=all
     found_full(node)            its disk has no room: it leaves the set until it reads again
@@ -180,7 +181,11 @@ class Leader:
 
     @property
     def knows_watermark(self) -> bool:
-        """Whether watermark and start are as high as any that an earlier leader has shown."""
+        """Whether watermark and start may be shown.
+
+        They are as high as any that an earlier leader has shown, and a start that is shown is
+        durable here.
+        """
         return self.high_watermark >= self.epoch_start and self.start >= self.start_first
 
     @property
@@ -323,6 +328,10 @@ class Leader:
             if node != self.me and self.followers[node].promised < least:
                 least = self.followers[node].promised
         self.start_agreed = max(self.start_agreed, least)
+
+    def hide_start(self, start: Offset) -> None:
+        """This log begins at `start`, but a crash may yet bring back what lies before it."""
+        self.start_first = max(self.start_first, start)
 
     def start_moved(self, start: Offset) -> Settled:
         """This log begins at `start`, durably."""

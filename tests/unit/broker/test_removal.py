@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.broker.node import Machine, Node, batch_of
 from tidelog.broker.broker import Broker
+from tidelog.host import Path
 from tidelog.log.directory import LOG_STARTS
 from tidelog.model import TopicPartition
 from tidelog.wire.apis import Api
@@ -70,7 +71,7 @@ def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
         answered = await delete_before(node, 50)
 
         assert answered != 0
-        assert noted_start(broker) == 0
+        assert noted_start(broker) == partition.log.start == 0
         disk.capacity_bytes = None
         await asyncio.sleep(2)
         assert await delete_before(node, 50) == 0
@@ -79,6 +80,40 @@ def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
         assert partition.leader.start == 50
 
     machine.live(delete, killed=True)
+
+
+def test_a_start_that_cannot_be_noted_is_not_shown_before_the_files_are_gone(monkeypatch):
+    machine = Machine(disk_reserve_bytes=0)
+    shown: list[int] = []
+
+    async def delete(node: Node) -> None:
+        await node.create("t", segment_bytes="1000")
+        for _ in range(10):
+            assert (await node.produce("t", batch_of(b"x" * 400))).error_code == 0
+        broker, disk = node.broker, machine.disk
+        partition = broker.partition("t", 0)
+        assert [segment.base for segment in partition.log.segments] == [0, 2, 4, 6, 8]
+        leader, remove = partition.leader, disk.remove
+        assert leader is not None
+
+        def look_and_remove(path: Path) -> None:
+            if path.name.endswith(".log"):
+                shown.append(partition.log.start if leader.knows_watermark else -1)
+                assert partition.noted_start == 0
+            remove(path)
+
+        monkeypatch.setattr(disk, "remove", look_and_remove)
+        disk.capacity_bytes = disk._used_bytes
+        assert await delete_before(node, 7) == 0
+        assert leader.knows_watermark
+        assert noted_start(broker) == partition.noted_start == partition.log.start == 7
+
+    async def look(node: Node) -> None:
+        assert node.broker.partition("t", 0).log.start == 7
+
+    machine.live(delete, killed=True)
+    assert shown == [-1, -1, -1], "a crash could have brought back what was deleted"
+    machine.live(look)
 
 
 @pytest.mark.parametrize("is_noted", [True, False])

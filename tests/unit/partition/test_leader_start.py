@@ -129,6 +129,17 @@ def test_a_new_leader_shows_nothing_before_what_it_has_promised_is_agreed_on():
     assert leader.knows_watermark
 
 
+def test_a_start_that_a_crash_could_take_back_is_not_shown():
+    leader = leader_of(1, 2)
+    leader.start_moved(3)
+
+    leader.hide_start(7)
+    assert not leader.knows_watermark
+
+    leader.start_moved(7)
+    assert leader.knows_watermark
+
+
 def test_a_start_is_never_past_the_watermark():
     leader = leader_of(1, 2, end=10, watermark=4, promised=7)
     leader.followers[2].held = 4
