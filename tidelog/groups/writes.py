@@ -1,10 +1,8 @@
 """What a shard has sent to its log and not heard of again.
 
-Rule 1: writes are numbered in the order in which they are to be appended.
-Rule 2: the log commits in order: a write that is stored settles all before it.
+Rule: what becomes true with a write is said here; when it is settled, in `shards/ledger.py`.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -22,7 +20,9 @@ from tidelog.groups.records import (
     encode,
 )
 from tidelog.model import NO_OFFSET, Offset, TopicPartition
+from tidelog.shards import ledger
 from tidelog.shards.effects import Answer, Append, Moment, Token, Writer
+from tidelog.shards.ledger import Ledger
 from tidelog.shards.refusals import as_coordinator
 
 TOMBSTONES_BYTES_MAX: Final = 256 * 1024
@@ -74,7 +74,6 @@ class Waiter:
 class Write:
     """Records on their way to the log, and what becomes true with them."""
 
-    number: int
     entry: Entry
     offsets: Mapping[TopicPartition, CommittedOffset | None]
     change: Change | None
@@ -117,14 +116,13 @@ class Writes:
     """
 
     def __init__(self) -> None:
-        self._writes: deque[Write] = deque()
-        self._next = 0
+        self._ledger: Ledger[Write] = Ledger()
 
     def __len__(self) -> int:
-        return len(self._writes)
+        return len(self._ledger)
 
     def __iter__(self) -> Iterator[Write]:
-        return iter(self._writes)
+        return (write.change for write in self._ledger)
 
     def append(
         self,
@@ -145,17 +143,15 @@ class Writes:
             undone = tuple(sorted(entry.renamed))
             entry.renamed.clear()
         write = Write(
-            number=self._next, entry=entry, offsets=offsets, change=change,
-            removes_group=removes_group, waiter=waiter, writer=writer, undone=undone,
+            entry=entry, offsets=offsets, change=change, removes_group=removes_group,
+            waiter=waiter, writer=writer, undone=undone,
         )  # fmt: skip
-        self._next += 1
-        self._writes.append(write)
         entry.writes += 1
         entry.offsets.begin(offsets)
         if waiter is not None:
             waiter.writes += 1
-        records = tuple([encode(written, at.wall_ms) for written in write.records()])
-        return Append(write=write.number, records=records, writer=writer)
+        records = [encode(written, at.wall_ms) for written in write.records()]
+        return self._ledger.append(write, records, writer)
 
     def delete(
         self,
@@ -184,58 +180,47 @@ class Writes:
     def newest_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset | None]]:
         """By group: the offsets in flight, each as it is written last."""
         newest: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
-        for write in self._writes:
+        for write in self:
             if write.offsets:
                 newest.setdefault(write.entry.group.id, {}).update(write.offsets)
         return newest
 
     def note(self, number: int, base_offset: Offset) -> None:
         """The log has given `number` its place, and will commit it unless it fails."""
-        for write in reversed(self._writes):  # it was among the last to be appended
-            if write.number == number:
-                write.base_offset = base_offset
-                return
+        self._ledger.note(number, base_offset)
 
     def take_before(self, offset: Offset) -> Iterator[Write]:
         """All that stand before `offset`, in the order of the log."""
-        while self._writes and NO_OFFSET < self._writes[0].base_offset < offset:
-            yield self._taken(self._writes.popleft())
+        return map(self._taken, self._ledger.take_before(offset))
 
     def take_stored(self, number: int) -> Iterator[Write]:
         """`number` and all before it, in the order of the log."""
-        assert number < self._next, "only what was appended can be stored"
-        while self._writes and self._writes[0].number <= number:
-            yield self._taken(self._writes.popleft())
+        return map(self._taken, self._ledger.take_stored(number))
 
     def take_failed(self, number: int) -> Write | None:
         """`number` alone, if it was not settled before."""
-        for index, write in enumerate(self._writes):
-            if write.number == number:
-                del self._writes[index]
-                return self._taken(write)
-        return None
+        failed = self._ledger.take_failed(number)
+        return None if failed is None else self._taken(failed)
 
     @staticmethod
-    def _taken(write: Write) -> Write:
+    def _taken(settled: ledger.Write[Write]) -> Write:
+        write = settled.change
+        write.base_offset = settled.base_offset
         write.entry.writes -= 1
         write.entry.offsets.end(write.offsets)
         return write
 
     def give_up(self, error: BrokerError) -> list[Answer]:
         """Nobody will hear of these any more but that."""
-        waiters = {write.waiter: None for write in self._writes if write.waiter is not None}
-        self._writes.clear()
-        return [Answer(to=waiter.reply, result=error) for waiter in waiters]
+        waiters = {write.waiter: None for write in self._ledger.give_up()}
+        return [Answer(to=waiter.reply, result=error) for waiter in waiters if waiter]
 
     def assert_invariants(self, entries: Iterable[Entry]) -> None:
         """Check everything at length; for tests and simulations."""
-        numbers = [write.number for write in self._writes]
-        assert numbers == sorted(set(numbers))
-        placed = [w.base_offset for w in self._writes if w.base_offset != NO_OFFSET]
-        assert placed == sorted(set(placed))
+        self._ledger.assert_invariants()
         known = list(entries)
-        assert all(any(write.entry is entry for entry in known) for write in self._writes)
+        assert all(any(write.entry is entry for entry in known) for write in self)
         for entry in known:
-            mine = [write for write in self._writes if write.entry is entry]
+            mine = [write for write in self if write.entry is entry]
             assert entry.writes == len(mine)
             assert entry.offsets.in_flight.total() == sum(len(write.offsets) for write in mine)

@@ -83,7 +83,7 @@ class Proxy:
         return await ask(order[-1])
 
     async def about_queue(self, request: Request) -> Response:
-        """`/append`, `/read`, `/delete_queue`: as they came, with the id that the queue has in its cluster."""
+        """`/append`, `/read` and `/delete_queue`, with the id that the queue has in its cluster."""
         try:
             fields = msgspec.json.decode(await _body(request), type=dict[str, msgspec.Raw])
             queue_id = msgspec.json.decode(fields["queue_id"], type=int)
