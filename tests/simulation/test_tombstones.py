@@ -196,6 +196,27 @@ def test_a_watermark_that_falls_without_a_reason_is_found(story, monkeypatch):
         story.world.run(seconds=5)
 
 
+def test_a_replica_that_is_copied_slowly_begins_anew_once(story):
+    """Its leader keeps it waiting for longer than it takes for tombstones to go."""
+    for number in range(6):
+        story.put(f"large-{number}", "x" * 4000)
+    delete_while_one_is_away(story)
+    for node in (story.first, story.other):
+        story.set_pace(150, node)
+    story.come_back()
+
+    ends = []
+    for number in range(7):
+        story.put(f"comes-{number % 2}", "1")
+        story.put(f"comes-{number % 2}", None)
+        story.pad(4)
+        story.world.run(seconds=14)
+        ends.append(story.away_end())
+
+    assert ends == sorted(ends)
+    assert ends[-1] > ends[1] > 0, "it gets on"
+
+
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 def test_values_come_back_with_a_leader_that_lacks_what_took_their_place(story, restarts):
     """An operator lets a replica lead that has only the first value of a key. The others have

@@ -115,6 +115,8 @@ _METADATA_READ_BYTES: Final = 8 * 1024 * 1024
 _TOPICS_AT_ONCE = _TENDED_AT_ONCE = 100
 """How many are looked at in one turn of the loop."""
 _EXPIRE_WAITS_SECONDS: Final = 0.5
+_LEVEL_SECONDS_MAX: Final = 2.5
+"""How often it is seen who waits, at the latest: tombstones wait for no others for long."""
 _DRAIN_SECONDS_MAX: Final = 30.0
 _ASK_AGAIN_SECONDS: Final = 0.1
 _FORGET_SECONDS_MAX: Final = 2.0
@@ -314,7 +316,8 @@ class Broker:
         self.repeat(self.config.checkpoint_ms / 1000, self._checkpoint)
         self.repeat(self.config.retention_check_ms / 1000, self._delete_old)
         self.repeat(_EXPIRE_WAITS_SECONDS, self.replicas.expire_waits)
-        self.repeat(self.config.replica_lag_time_max_ms / 4000, self._drop_laggards)
+        lag_seconds_max = self.config.replica_lag_time_max_ms / 1000
+        self.repeat(min(lag_seconds_max / 4, _LEVEL_SECONDS_MAX), self._drop_laggards)
         self.repeat(self.config.catchup_scan_ms / 1000, self.catching_up.look)
         self.repeat(self.config.catchup_check_ms / 1000, self.fetching.look)
         self.repeat(TEND_SECONDS, self.scrubber.tend)

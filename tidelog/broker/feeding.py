@@ -539,7 +539,10 @@ class Feeding:
         return Session(session.connected_at, session.asked_at, session.told_at)
 
     async def note_level(self) -> None:
-        """Who waits at the end of a log is level with it, though it says nothing."""
+        """Who waits at the end of a log is level with it, though it says nothing.
+
+        Who waits for its pace reads on.
+        """
         for node, session in list(self._sessions.items()):
             for count, interest in enumerate(list(session.interests.values()), 1):
                 if count % _LEVELS_AT_ONCE == 0:
@@ -548,6 +551,8 @@ class Feeding:
                 leader, end = interest.partition.leader, interest.partition.log.end
                 if leader is not None and interest.offset >= end:
                     leader.stays_level(node, at, end, now)
+                elif leader is not None and interest.is_paced and not interest.is_sent:
+                    leader.waits(node, at)
 
     def close(self) -> None:
         for session in self._sessions.values():

@@ -638,13 +638,15 @@ class Partition:
     def purge_limit(self) -> Offset:
         """From where on followers have yet to copy tombstones; those that do not ask do not count.
 
-        They begin anew when they come back.
+        They begin anew when they come back. Those count that this leader itself keeps waiting: they
+        would begin anew again and again.
         """
         if self.leader is None:
             return OFFSET_MAX
         since = self._host.clock.monotonic() - _COPYING_SECONDS_MAX
         views = self.leader.followers.values()
-        return min((v.offset for v in views if v.fetched_at > since), default=OFFSET_MAX)
+        copying = (v.offset for v in views if max(v.fetched_at, v.waited_at) > since)
+        return min(copying, default=OFFSET_MAX)
 
     def take_log(self, log: Log) -> None:
         """Go on with a log that was opened again: it may end, or begin, elsewhere."""

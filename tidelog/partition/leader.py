@@ -103,6 +103,8 @@ class FollowerView:
     mark_end: Offset = 0
     """What it must hold for `held_at` to become `mark_at`."""
     mark_at: float = 0.0
+    waited_at: float = 0.0
+    """When it last waited for what this leader holds back from those who catch up."""
     disk_full: bool = False
     """Whether it has said, since it last read, that its disk has no room for more."""
 
@@ -398,6 +400,11 @@ class Leader:
         if view is not None:
             view.level_at = max(view.level_at, at)
             self._mark(view, log_end, now)
+
+    def waits(self, node: NodeId, at: float) -> None:
+        """The follower waited `at` this time for what its pace does not let it have yet."""
+        if (view := self.followers.get(node)) is not None:
+            view.waited_at = max(view.waited_at, at)
 
     # The in-sync set.
 
