@@ -13,6 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from struct import Struct
+from typing import Final, TypeAlias
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, StorageError
@@ -46,6 +48,11 @@ from tidelog.records import (
     crc_matches,
     read_header,
 )
+
+_EXTENT: Final = Struct(">qi11xi")
+"""Of a batch's header: its first offset, its length, and its last offset as a difference."""
+_Place: TypeAlias = tuple[File, int, BatchHeader]
+"""A batch in a file: at which byte it begins, and its header."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,8 +133,9 @@ class ColdRead:
     def perform_checked(self, disk: Disk, *, has_gaps: bool) -> Bytes:
         """As `perform`, for a reader who does not say what is wrong with what it got.
 
-        Raises StorageError if what lies at `offset` is not what was written there. Only the first
-        batch is checked: a reader stops before one that is damaged, and begins with it next.
+        Raises StorageError if what lies at `offset` is not what was written there. Of the batches
+        after the first only where they begin is checked, which their checksums do not cover: a
+        reader notices all else, stops before one that is damaged, and begins with it next.
         `has_gaps`: offsets may be missing.
         """
         return self._perform(partial(self._read_checked, disk, has_gaps))
@@ -138,40 +146,55 @@ class ColdRead:
                 return data
         return b""
 
-    def _read(self, disk: Disk, segment: Segment) -> Bytes | None:
-        """What fits of the batches there; None if none lies at or after `offset`."""
+    def _locate(self, disk: Disk, segment: Segment) -> _Place | None:
+        """Where the first batch lies that reaches past `offset`; None if none does."""
         file = segment.open(disk)
         end = file.size()
         position = segment.position_before(disk, self.offset)
         found = find_batch(file, position, end, self.offset)
         if found is None and position:  # the index misled us
             found = find_batch(file, 0, end, self.offset)
-        if found is None:
-            return None
-        position, header = found
+        return None if found is None else (file, *found)
+
+    def _read_at(self, file: File, position: int, header: BatchHeader) -> Bytes:
         if header.base_offset >= self.limit:
             return b""
         return read_batches(
-            file, position, end,
+            file, position, file.size(),
             bytes_max=self.bytes_max, first_bytes=header.size if self.at_least_one else 0,
             limit=self.limit,
         )  # fmt: skip
 
+    def _read(self, disk: Disk, segment: Segment) -> Bytes | None:
+        """What fits of the batches there; None if none lies at or after `offset`."""
+        place = self._locate(disk, segment)
+        return None if place is None else self._read_at(*place)
+
     def _read_checked(self, disk: Disk, has_gaps: bool, segment: Segment) -> Bytes | None:
-        data = self._read(disk, segment)
-        if data:
-            is_sound = self._begins_soundly(data, has_gaps)
-        elif data is not None and self.at_least_one:
+        place = self._locate(disk, segment)
+        if place is None:
+            data, is_sound = None, has_gaps and self._is_walkable(disk, segment)
+        elif data := self._read_at(*place):
+            data = self._sound(data, self._base_after(data, place, segment), has_gaps)
+            is_sound = bool(data)
+        elif self.at_least_one:
             # It would fit: so the next one is said to lie past the limit.
-            following = replace(self, limit=OFFSET_MAX)._read(disk, segment) or b""
-            is_sound = has_gaps and bool(following) and self._begins_soundly(following, has_gaps)
-        elif data is not None:
-            is_sound = True
+            later = replace(self, limit=OFFSET_MAX)._read_at(*place)
+            base_after = self._base_after(later, place, segment)
+            is_sound = has_gaps and bool(later and self._sound(later, base_after, has_gaps))
         else:
-            is_sound = has_gaps and self._is_walkable(disk, segment)
+            is_sound = True
         if not is_sound:
             raise StorageError(f"{segment!r} cannot be read at offset {self.offset}")
         return data
+
+    def _base_after(self, data: Bytes, place: _Place, segment: Segment) -> Offset | None:
+        """Where the batch begins that follows `data`, which was read there; None if none does."""
+        file, position, _ = place
+        position, size = position + len(data), file.size()
+        if size - position >= HEADER_BYTES:
+            return read_header(file.read(position, HEADER_BYTES)).base_offset
+        return next((later.base for later in self.segments if later.base > segment.base), None)
 
     def _is_walkable(self, disk: Disk, segment: Segment) -> bool:
         file = segment.open(disk)
@@ -179,17 +202,30 @@ class ColdRead:
         position = segment.position_before(disk, self.offset)
         return is_walkable(file, position, end) or is_walkable(file, 0, end)
 
-    def _begins_soundly(self, data: Bytes, has_gaps: bool) -> bool:
+    def _sound(self, data: Bytes, base_after: Offset | None, has_gaps: bool) -> Bytes:
+        """The batches of `data` that begin where they say; b"" if the first is not sound.
+
+        Where a batch begins is not under its checksum. So each must end where the next one begins,
+        and the last one where `base_after` says.
+        """
         header = read_header(data)
-        size, end = header.size, header.next_offset
         if header.magic != MAGIC or not (has_gaps or header.base_offset <= self.offset):
-            return False
-        if len(data) - size >= HEADER_BYTES:
-            # Where a batch begins is not under its checksum.
-            following = read_header(data, size)
-            if following.base_offset < end or (following.base_offset > end and not has_gaps):
-                return False
-        return crc_matches(memoryview(data)[:size], header)
+            return b""
+        if not crc_matches(memoryview(data)[: header.size], header):
+            return b""
+        at, position, end = 0, header.size, header.next_offset
+        while position < len(data):
+            base, length, last = _EXTENT.unpack_from(data, position)
+            if not _follows(base, end, has_gaps):
+                return memoryview(data)[:at]
+            at, position, end = position, position + PREFIX_BYTES + length, base + last + 1
+        if base_after is not None and not _follows(base_after, end, has_gaps):
+            return memoryview(data)[:at]
+        return data
+
+
+def _follows(base: Offset, end: Offset, has_gaps: bool) -> bool:
+    return base == end or (has_gaps and base > end)
 
 
 class Log:

@@ -1,4 +1,6 @@
 import errno
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -325,6 +327,35 @@ def test_a_checked_read_passes_over_nothing_that_is_damaged(batch, byte, has_gap
     for offset in (2 * batch, 2 * batch + 1):
         with pytest.raises(StorageError, match=f"at offset {offset}"):
             cold(rig, offset).perform_checked(rig.disk, has_gaps=has_gaps)
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("batch", range(5))
+def test_no_batch_of_a_checked_read_begins_elsewhere_than_it_did(batch, has_gaps):
+    """No checksum covers where a batch begins: a reader would believe it.
+
+    Where there may be gaps, only what lies before it and behind it can contradict it.
+    """
+    rig = Rig(tail_bytes=0, segment_bytes=600, index_interval_bytes=0)
+    batches = [rig.store(3) for _ in range(10)]
+    rig.budget.evict()
+    first, second = rig.log.segments[:2]
+    count = second.base // 3
+    assert count == 5
+    truth = b"".join(batches[:count])
+    for bytes_max, bit in product((1, 1000), range(64)):
+        position = batch * len(batches[0]) + bit // 8
+        rig.disk.flip_bit(first.path(), position, bit % 8)
+        for offset in (0,) if has_gaps else range(second.base):
+            read = rig.log.read(offset, bytes_max, rig.log.end)
+            assert isinstance(read, ColdRead)
+            with suppress(StorageError):
+                found = bytes(read.perform_checked(rig.disk, has_gaps=has_gaps))
+                assert found
+                begin = truth.find(found)
+                assert begin >= 0, (offset, bit)
+                assert has_gaps or begin == offset // 3 * len(batches[0]), (offset, bit)
+        rig.disk.flip_bit(first.path(), position, bit % 8)
 
 
 def test_a_gap_is_passed_over_only_where_the_segment_makes_sense():
