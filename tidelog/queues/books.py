@@ -31,6 +31,7 @@ class Books:
         self.requests = Requests(limits.request_window_ms / 1000, limits.requests_bytes_max)
         self._garbage: deque[Iterator[bytes]] = deque()
         self._deleting = False
+        self.is_forgetting = False
 
     # Requests.
 
@@ -62,12 +63,17 @@ class Books:
 
     def forget_requests(self, at: Moment) -> Effects:
         """Delete the oldest, if their time is over or they do not fit."""
-        forgotten = self.requests.forget(at.now, DELETED_MAX)
+        forgotten = [] if self.is_forgetting else self.requests.forget(at.now, DELETED_MAX)
         if not forgotten:
             return []
+        self.is_forgetting = True
         records = [deletion(request_key(key), at.wall_ms) for key in forgotten]
-        # If this fails, whoever reads the log next remembers them for some time more.
-        return [self.ledger.append(RequestsForgotten(), records)]
+        return [self.ledger.append(RequestsForgotten(keys=forgotten), records)]
+
+    def requests_forgotten(self, change: RequestsForgotten) -> None:
+        self.is_forgetting = False
+        for key in change.keys:
+            self.requests.deleted(key)
 
     # What is left of queues that are deleted.
 

@@ -152,7 +152,9 @@ class PointersForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestsForgotten:
-    """Requests are not known again any more; that is so already."""
+    """Requests are not known again any more."""
+
+    keys: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

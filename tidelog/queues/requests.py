@@ -145,7 +145,7 @@ class Requests:
         return self.bytes > self._bytes_max
 
     def forget(self, now: float, count_max: int) -> list[bytes]:
-        """Forget the oldest whose time is over, or that do not fit; their keys.
+        """The oldest whose time is over, or that do not fit; `deleted` once that is stored.
 
         One that goes on is left: its next record says the same again.
         """
@@ -160,8 +160,6 @@ class Requests:
             if key not in self._under_way:
                 forgotten.append(key)
                 size -= _bytes_of(value)
-        for key in forgotten:
-            self.deleted(key)
         for key, (until, _) in list(islice(self._empty.items(), count_max)):
             if until > now:
                 break

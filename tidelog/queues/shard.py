@@ -222,6 +222,7 @@ class Shard:
         if isinstance(change, POINTER_CHANGES):
             return self.pointers.stored(write, change, at)
         if isinstance(change, RequestsForgotten):
+            self.books.requests_forgotten(change)
             return []
         if isinstance(change, GarbageDeleted):
             return self.books.garbage_deleted(at)
@@ -236,6 +237,7 @@ class Shard:
         if isinstance(change, POINTER_CHANGES):
             return self.pointers.failed(change, error, at)
         if isinstance(change, RequestsForgotten):
+            self.books.is_forgetting = False
             return []
         if isinstance(change, GarbageDeleted):
             self.books.garbage_stays(change)
@@ -268,7 +270,7 @@ class Shard:
     def _see_to_requests(self, at: Moment) -> None:
         """While some are remembered, look now and then whether they still are to be."""
         requests = self.books.requests
-        if requests.is_full:
+        if requests.is_full and not self.books.is_forgetting:
             self._chores.set(_REQUESTS, at.now)
         elif len(requests) and _REQUESTS not in self._chores:
             self._chores.set(_REQUESTS, at.now + _CHORE_SECONDS)

@@ -39,6 +39,7 @@ STEP = st.one_of(
     st.tuples(st.just("store")),
     st.tuples(st.just("fail")),
     st.tuples(st.just("fail over"), st.booleans()),
+    st.tuples(st.just("crash")),
     st.tuples(st.just("create"), REQUESTS),
     st.tuples(st.just("delete"), st.integers(0, 2), REQUESTS),
     st.tuples(st.just("add"), st.integers(0, 2), REQUESTS),
@@ -97,6 +98,9 @@ class Play:
                 self.check_fold()
                 log = compacted(desk.log) if compacts else desk.log
                 self.desk = desk.fail_over(log)
+            case ("crash",):  # what is on its way is lost
+                log = compacted(desk.log)
+                self.desk = Desk(limits=self.limits, log=log, now=desk.now)
             case ("create", key):
                 desk.create(key=_key(step, key))
             case ("delete", queue, key):

@@ -18,12 +18,15 @@ from tidelog.queues.events import (
     Published,
     Reached,
     Received,
+    Remembered,
+    Request,
     Settled,
     Swept,
 )
 from tidelog.queues.limits import DELETED_MAX, SWEPT_MAX, Limits
 from tidelog.queues.message import DEAD, MAIN
 from tidelog.queues.records import About
+from tidelog.queues.requests import Requests
 from tidelog.simulation.queue_watch import compacted, picture
 
 KEYED = About(key="k")
@@ -142,6 +145,36 @@ def test_a_queue_of_any_size_is_deleted_piece_by_piece_also_by_another_leader():
     desk.store()
     first = desk.log
     desk = Desk(log=compacted(first), now=desk.now)
+
+    assert [record for record in compacted(desk.log) if record.value is not None] == []
+
+
+def dropped_with_its_message_left() -> Desk:
+    """A queue is deleted, and the deletion of what was in it has failed."""
+    desk = Desk()
+    desk.declare()
+    desk.publish(b"old")
+    desk.holds = True
+    desk.drop()
+    desk.store()
+    desk.fail(StorageError("the disk was full"))
+    desk.holds = False
+    return desk
+
+
+def test_what_is_left_of_a_deleted_queue_is_not_its_successor_s():
+    desk = dropped_with_its_message_left()
+    desk.declare()
+    desk.publish(b"new")
+
+    for log in (desk.log, compacted(desk.log), compacted(desk.log, tombstones=False)):
+        assert desk.fail_over(log).counts() == {"ready": 1}
+
+
+def test_what_is_left_of_a_deleted_queue_is_deleted_in_the_end():
+    desk = dropped_with_its_message_left()
+
+    desk.pass_time(2)
 
     assert [record for record in compacted(desk.log) if record.value is not None] == []
 
@@ -321,6 +354,16 @@ def test_requests_take_bounded_memory_and_the_oldest_go():
     assert requests.bytes <= 100_000
     assert isinstance(desk.publish(b"1", key="p999"), Published)
     assert set(requests.known) == set(desk.compact_and_fail_over().shard.books.requests.known)
+
+
+def test_a_request_that_goes_on_is_not_forgotten():
+    requests = Requests(10.0, bytes_max=1000)
+    going, done = Request(b"going", b""), Request(b"done", b"")
+    requests.begin(going, 0.0)
+    requests.stored(going.key, Remembered(b"", Swept(300, until=9)), 0, 0.0, ends=False)
+    requests.stored(done.key, Remembered(b"", Swept(1)), 1, 0.0)
+
+    assert requests.forget(20.0, 100) == [done.key]
 
 
 def test_a_late_copy_of_a_read_that_found_nothing_moves_no_pointer():
