@@ -16,7 +16,9 @@ Rule 7: a replica whose start had to discard bytes leads only if all who could l
         there to be compared, and nobody knows of more that was committed: what it took for a torn
         tail may have been rot.
 Rule 8: a broker whose disk is full leads only what no other in-sync replica with room can lead, and
-        is not preferred while it is full.
+        is not preferred while it is full. When another takes over, the full broker leaves the
+        in-sync set if enough stay, and more than one: it may not even have room to learn whom to
+        follow.
 Rule 9: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
@@ -381,7 +383,10 @@ def relieve_full(
             able = partition.edited(in_sync=with_room, eligible=frozenset())
             leader = choose(able, electorate) if with_room else None
             if leader is not None:
-                relieved.append(decided(place, led_by(partition, leader), electorate))
+                after = led_by(partition, leader)
+                if len(with_room) >= max(2, electorate.minimum(place.topic, partition)):
+                    after = with_in_sync(after, with_room)
+                relieved.append(decided(place, after, electorate))
     return relieved
 
 

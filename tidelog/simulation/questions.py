@@ -17,7 +17,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from tidelog.broker.packing import NewRecord
-from tidelog.broker.queue_work import DeclareWork, DropWork, MoveWork, QueueWork
+from tidelog.broker.queue_work import (
+    CreateWork,
+    DeclareWork,
+    DeleteWork,
+    DropWork,
+    MoveWork,
+    QueueWork,
+)
 from tidelog.broker.services import Services
 from tidelog.client.kafka import LATEST
 from tidelog.client.operator import OperatorClient
@@ -251,6 +258,19 @@ def _queue(work: Callable[[Asker], QueueWork]) -> Question:
     return ask
 
 
+async def _delete_pointers(asker: Asker) -> None:
+    """Make a queue with pointers, and delete it."""
+
+    async def do(services: Services) -> None:
+        queues = services.queues
+        place = await queues.place_of(_TOPIC)
+        made = await queues.have_done(place, CreateWork(), seconds=_SECONDS)
+        assert made.number is not None, "a queue that was made has an id"
+        await queues.have_done(place, DeleteWork(queue_id=made.number), seconds=_SECONDS)
+
+    await asker.services(do)
+
+
 async def _forget_waiter(asker: Asker) -> None:
     async def do(services: Services) -> None:
         await services.queues.forget(await services.queues.place_of(_TOPIC), "nobody")
@@ -281,6 +301,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
     "purge a queue": _queue(
         lambda asker: MoveWork(name=_TOPIC, lane=MAIN, count_max=10, purges=True)
     ),
+    "delete a queue with pointers": _delete_pointers,
     "forget a waiter": _forget_waiter,
 }
 

@@ -464,10 +464,15 @@ def relieved(partition, reports, config=None, count_max=10, fenced=()):
 def test_an_in_sync_replica_with_room_takes_over_from_a_leader_on_a_full_disk():
     partition = partition_in([1, 2, 3], [1, 2, 3], 1)
 
-    assert relieved(partition, full(1)) == [(2, (1, 2, 3), (), 4, 5)]
-    assert relieved(partition, full(1, 2)) == [(3, (1, 2, 3), (), 4, 5)]
-    assert relieved(partition, full(1), fenced=[2]) == [(3, (1, 2, 3), (), 4, 5)]
+    assert relieved(partition, full(1)) == [(2, (2, 3), (), 4, 5)]
+    assert relieved(partition, full(1), fenced=[2]) == [(3, (2, 3), (), 4, 5)]
     assert relieved(partition, full(1), count_max=0) == []
+
+
+def test_a_full_leader_stays_in_sync_where_too_few_others_have_room():
+    partition = partition_in([1, 2, 3], [1, 2, 3], 1)
+
+    assert relieved(partition, full(1, 2)) == [(3, (1, 2, 3), (), 4, 5)]
 
 
 def test_a_leader_on_a_full_disk_keeps_the_lead_where_nobody_in_sync_has_room():
