@@ -6,10 +6,9 @@ from random import Random
 from typing import Final
 
 from fuzz.batches import random_batch
-from fuzz.world import LaterOffload
-from tidelog.broker.broker import close_log
 from tidelog.config import TopicConfig
-from tidelog.host import Host, LoopNetwork, Path, SystemClock, read_file
+from tidelog.host import Path, read_file
+from tidelog.log.closing import close_logs
 from tidelog.log.log import Log, LogState
 from tidelog.log.recovery import open_log
 from tidelog.log.tail import TailBudget
@@ -51,7 +50,7 @@ def whole_log(random: Random, *, clean: bool) -> WholeLog:
     assert job is not None
     log.wrote(job, job.perform(disk).end)
     if clean:
-        close_log(_host(disk, random), log)
+        close_logs(disk, DIRECTORY, [log])
     disk.sync_everything(DIRECTORY)
     files = {name: read_file(disk, DIRECTORY / name) for name in disk.list(DIRECTORY)}
     return WholeLog(files=files, batches=batches, end=log.end)
@@ -63,11 +62,4 @@ def open_directory(
     return open_log(
         disk, DIRECTORY, clean=clean, durable_mark=durable_mark, start=start,
         index_interval_bytes=CONFIG.index_interval_bytes,
-    )  # fmt: skip
-
-
-def _host(disk: SimulatedDisk, random: Random) -> Host:
-    return Host(
-        clock=SystemClock(), disk=disk, offload=LaterOffload(random), network=LoopNetwork(),
-        random=random,
     )  # fmt: skip

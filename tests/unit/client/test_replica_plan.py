@@ -34,9 +34,9 @@ from tidelog.client.replica_plan import MISMATCHES_MAX, NOT_FOUND_MAX, SNAPSHOT_
 from tidelog.copying import protocol
 from tidelog.copying.kinds import QueueView
 from tidelog.copying.protocol import Ack, Batch, Failed, Hello, LogEntry, Source, Sync
-from tidelog.queues.records import About, PlaceOf, delivery_record, job_record
+from tidelog.queues.records import About, PlaceOf, delivery_record, job_key, job_record
 from tidelog.queues.records import Delivery as Given
-from tidelog.records import encode_batch
+from tidelog.records import Record, encode_batch
 
 ONE = put("k", b"1", 0)
 TWO = put("k", b"2", 1)
@@ -144,7 +144,7 @@ def test_a_queue_s_messages_come_and_go(make):
     other = replace(job_record(PlaceOf("other", 0), b"1", About(), now_ms=1), offset=1)
     job = replace(job_record(place, b'"x"', About({"a": "b"}), now_ms=1), offset=0)
     given = replace(delivery_record(place, Given(0, 1), now_ms=1), offset=2)
-    done = replace(job_record(place, None, None, now_ms=1), offset=3)
+    done = Record(key=job_key(place), value=None, timestamp_ms=1, offset=3)
     stage = make(source=source)
 
     stage.play([hello_ack(2), *snapshot(job, other, applied=2, kind=QueueView()), frame(given)])

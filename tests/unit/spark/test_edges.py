@@ -32,6 +32,7 @@ from tidelog.spark.rows import parse_json, projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
 from tidelog.spark.streaming import StreamReader
 from tidelog.spark.writing import BatchWriter, NotDecided, Written
+from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
 
@@ -251,7 +252,7 @@ def test_nobody_says_that_nothing_was_committed_who_does_not_know(monkeypatch):
     monkeypatch.setattr(asking, "ask", ask)
     options = write_options(AT | {"topic": "t"}, streaming=True)
     with pytest.raises(Exception) as caught:
-        writing.decide(options, [Written("spark.g", 0, 1, MEMBER)])
+        writing.decide(options, [Written("spark.g", 0, 1, MEMBER)], Counting.QUERY)
     assert not isinstance(caught.value, NotDecided)
     assert "nothing of it will be seen" not in str(caught.value)
 
