@@ -39,7 +39,7 @@ class FilesFuzzer:
         self.directory = _run(_whole_directory())
         """A good one, by path."""
         self._good: dict[bytes, list[bytes]] = {
-            b"e": [_epochs(0), _epochs(1), _epochs(5)],
+            b"e": [_epochs(0), _epochs(5), _unchecked_epochs(1), _unchecked_epochs(5)],
             b"s": [b"".join(_files_named(self.directory, ".snapshot")), ProducerStates().encode()],
             b"i": [b"", struct.pack(">IIIIII", 5, 100, 9, 400, 12, 900)],
             b"t": [b"", struct.pack(">qIqIqI", -1, 0, 5, 3, 10**12, 9)],
@@ -90,6 +90,12 @@ def _odd_numbers(random: Random, content: bytes) -> bytes:
 
 def _epochs(count: int) -> bytes:
     return EpochHistory((epoch * 2, epoch * 100) for epoch in range(count)).encode()
+
+
+def _unchecked_epochs(count: int) -> bytes:
+    """The same as Kafka writes it: no checksum tells that a number is another one."""
+    lines = [f"{epoch * 2} {epoch * 100}" for epoch in range(count)]
+    return "".join(f"{line}\n" for line in ("0", str(count), *lines)).encode()
 
 
 def _metadata_records() -> list[metadata.MetadataRecord]:
