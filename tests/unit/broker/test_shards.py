@@ -171,7 +171,7 @@ def test_a_write_of_which_nothing_is_known_ends_the_shard(error, is_read_again):
         asking = asyncio.ensure_future(producer.init())
         while not shard._writes:
             await asyncio.sleep(0)
-        (write,) = shard._writes
+        (write,) = shard._writes._ledger
 
         driver.settled(shard, write.number, error)
 

@@ -48,6 +48,7 @@ COMMANDS = [
     ["queue", "purge"],
     ["queue", "redrive"],
     ["queue", "delete"],
+    ["queue", "delete-numbered"],
     ["stream"],
     ["stream", "list"],
     ["stream", "create"],
