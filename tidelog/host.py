@@ -32,6 +32,8 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from tidelog.errors import BrokerError
+
 T = TypeVar("T")
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Path: TypeAlias = PurePosixPath
@@ -229,7 +231,8 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
 
     For files that memory describes. A thread that changes them goes on whoever is cancelled, and
     whoever did not wait for it would describe what is no longer there. If `work` fails, that is
-    raised, cancelled or not.
+    raised, cancelled or not; but a refusal (`BrokerError`) is not raised to who was cancelled: it
+    would be tried again, by somebody who has been told to end.
     """
     task = asyncio.get_running_loop().create_task(_outcome(work))
     cancelled: asyncio.CancelledError | None = None
@@ -239,10 +242,10 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     result, failure = task.result()
+    if cancelled is not None and (failure is None or isinstance(failure, BrokerError)):
+        raise cancelled
     if failure is not None:
         raise failure
-    if cancelled is not None:
-        raise cancelled
     return result[0]
 
 

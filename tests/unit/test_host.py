@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 
 from tidelog import host
+from tidelog.errors import StorageError
 from tidelog.host import Lane, Path, SystemDisk, ThreadOffload, _closer, unbroken
 
 
@@ -99,6 +100,25 @@ def test_unbroken_work_that_fails_says_so_even_to_who_was_cancelled():
         thread.set_exception(OSError("the disk failed"))
 
         with pytest.raises(OSError, match="the disk failed"):
+            await task
+
+    asyncio.run(story())
+
+
+def test_who_was_cancelled_does_not_try_again_what_unbroken_work_was_refused():
+    async def story() -> None:
+        thread: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            await thread
+
+        task = asyncio.create_task(unbroken(work()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        thread.set_exception(StorageError("no more files can be opened"))
+
+        with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(story())

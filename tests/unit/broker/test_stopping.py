@@ -1,13 +1,15 @@
 """A stop notes what the files hold, whatever was being done to them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.unit.broker.node import Machine, Node, batch_of, on_a_node
 from tidelog.controller.records import ProducerIdsGranted
+from tidelog.errors import StorageError
 from tidelog.log.directory import DURABLE_MARKS
 from tidelog.model import Offset, TopicPartition
 
@@ -53,5 +55,28 @@ def test_a_checkpoint_whose_task_is_cancelled_is_written_before_anything_is_cut(
                 await task
 
             assert (DURABLE_MARKS, True) in noted
+
+    on_a_node(story)
+
+
+def test_a_node_stops_though_the_disk_refuses_what_it_notes_meanwhile():
+    async def story(node: Node) -> None:
+        broker = node.broker
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def refuse(work: Callable[[], Any]) -> Any:
+            begun.set()
+            await may_end.wait()
+            raise StorageError("no more files can be opened")
+
+        broker._change_disk = refuse  # type: ignore[method-assign]
+        broker.repeat(0.01, broker._note_checkpoints)
+        await begun.wait()
+        stopping = asyncio.get_running_loop().create_task(broker._stop_housekeeping())
+        await asyncio.sleep(0)
+        may_end.set()
+
+        async with asyncio.timeout(1):
+            await stopping
 
     on_a_node(story)
