@@ -215,6 +215,9 @@ class _Session:
             leader = partition.leading(at.epoch)
         except BrokerError as error:
             return ReplicaPart(at.cluster_id, error.code)
+        if leader.awaits(self.node) and not interest.is_unseen:
+            # It was on its way when what the follower told was forgotten: it must tell that again.
+            return ReplicaPart(at.cluster_id, IneligibleReplica.code)
         log = partition.log
         found = disagreement(log.epochs, log.end, at.offset, at.last_epoch)
         if found is not None:

@@ -283,7 +283,9 @@ class Fetcher:
                 continue  # it follows another by now
             follower = partition.follower
             if follower is None or listed != (follower.epoch, partition.log.end):
-                continue  # it follows another epoch, or was cut; it is listed anew
+                if follower is not None and part.error:
+                    follower.tell_again()  # the leader may have forgotten what it was told
+                continue  # it follows another epoch, was cut, or has no room; it is listed anew
             self._take_part(part, partition, follower, batches, pins_bytes)
         if pins_bytes > LITTLE_BYTES_MAX:
             self._unheld.clear()

@@ -603,6 +603,26 @@ def test_who_leaves_the_set_is_told_to_say_again_what_it_holds():
     on_stage(story)
 
 
+def test_a_request_on_its_way_when_its_follower_left_the_set_is_refused():
+    """What was told with it is forgotten; an idle follower would never tell it again."""
+
+    async def story(stage):
+        append(stage.partition)
+        stage.begin((0, 0))
+        stage.partition.decided((1,), 1, (1, 2, 3))
+
+        stage.tell(1)
+        place = stage.ask((0, 1))
+
+        assert place.part.error == IneligibleReplica.code
+        place = stage.ask((0, 1))
+        assert place.part.error == 0, "it hears that the logs agree, and tells again"
+        stage.tell(1)
+        assert stage.partition.leading().followers[2].held == 1
+
+    on_stage(story)
+
+
 class Question(Place):
     """Where the answer to a question without data goes."""
 
@@ -625,6 +645,7 @@ def test_what_a_follower_discards_is_forgotten_once_nobody_counts_on_it():
         assert not forget(stage, 2).is_forgotten, "it is in sync"
 
         stage.partition.decided((1,), 7, (1, 2, 3))
+        assert stage.ask((0, 1)).part.error == IneligibleReplica.code
         stage.ask((0, 1))
         stage.tell(1)
         answer = forget(stage, 2)

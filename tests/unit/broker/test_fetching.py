@@ -21,7 +21,7 @@ from tidelog.cluster.messages import (
     ReplicaPart,
     ReplicaProgress,
 )
-from tidelog.errors import NotLeader, OffsetOutOfRange
+from tidelog.errors import IneligibleReplica, NotLeader, OffsetOutOfRange
 from tidelog.model import NO_EPOCH
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import BeginAnew, Cut
@@ -701,6 +701,35 @@ def test_what_is_synced_between_two_sessions_is_told_in_the_second():
 
         assert stage.told[told:] == [ReplicaProgress(0, EPOCH, 1)]
         assert stage.hub.notes[-1].session == stage.hub.asked[-1].session
+
+    on_stage(story)
+
+
+def test_who_is_refused_while_it_has_much_to_write_tells_again_what_it_holds():
+    """The leader has forgotten it: what is told before it is asked anew counts nowhere."""
+
+    async def story(stage):
+        await stage.begin()
+        rounds = stage.replicas.rounds
+        held: list[Any] = []
+        mark, rounds.mark = rounds.mark, held.append  # the disk is slow
+        batches = b"".join(batch_at(at, EPOCH, size=900_000) for at in range(3))
+        await stage.asked()
+        await stage.hub.answer(ReplicaPart(0, 0, 1000, 0, len(batches)), data=batches)
+        assert await stage.positions() == [], "it reads on once there is room"
+
+        await stage.hub.answer(ReplicaPart(0, IneligibleReplica.code))
+        await stage.asked()
+        mark(held[0])
+        await rounds.drained()
+        await stage.hub.answer()
+        assert (await stage.positions())[0][2] == 3
+        told = len(stage.told)
+
+        await stage.hub.answer(ReplicaPart(0, 0, 1000, 0, 0))
+        await asyncio.sleep(0)
+
+        assert stage.told[told:] == [ReplicaProgress(0, EPOCH, stage.partition.held_end)]
 
     on_stage(story)
 
