@@ -29,7 +29,7 @@ from tidelog.simulation.swarm import UNFORESEEN, make_plan, play
 from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, LIVENESS, Pace, Workload
 from tidelog.simulation.world import Violation, World
 
-REPLAYS = int(os.environ.get("TIDELOG_REPLAYS", "50"))
+REPLAYS = int(os.environ.get("TIDELOG_REPLAYS", "25"))
 BLOCKS = 5
 SHORT_SECONDS = 2.0
 
