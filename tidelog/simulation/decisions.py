@@ -61,7 +61,7 @@ class Driver:
                 self._load.world.trace.note(self._name, f"{type(error).__name__}: {error}")
                 await self._me.pause(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
-            await self._me.pause(self._load.pace.think_seconds * 4)
+            await self._me.pause(self._load.think_seconds() * 4)
 
     async def _write_next(self) -> None:
         found = await self._me.insist(self._read_decision)

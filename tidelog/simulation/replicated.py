@@ -43,6 +43,7 @@ from tidelog.wire.apis import Api
 
 T = TypeVar("T")
 
+_BRISK_OPERATIONS: Final = 1000
 _PAUSE_SECONDS: Final = 0.2
 _POLL_BYTES_MAX: Final = 16 * 1024
 _FINAL_BYTES_MAX: Final = 256 * 1024
@@ -223,6 +224,13 @@ class ReplicatedLoad:
     def start(self) -> None:
         self._spawn(self._hosts[0], self._begin())
 
+    def think_seconds(self) -> float:
+        """How long a client waits between operations; longer once there have been many.
+
+        Faults and situations find bugs, not thousands of operations like those before.
+        """
+        return self.pace.think_seconds * (1 if self.operations < _BRISK_OPERATIONS else 10)
+
     def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = host.spawn(work)
         task.add_done_callback(_raise)
@@ -332,7 +340,7 @@ class ReplicatedLoad:
                 self.world.fail(COMMITTED, problem)
             sequence += len(records)
             self._waiting.pop(number, None)
-            await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+            await asyncio.sleep(self.think_seconds() * 2 * generator.random())
 
     async def _send(
         self, client: KafkaClient, place: TopicPartition, batch: bytearray
@@ -378,7 +386,7 @@ class ReplicatedLoad:
                 if base is not None and node in fenced:
                     self.replicas.acknowledged_alone(place, node, base, epoch)
             sending.info()
-            await asyncio.sleep(self.pace.think_seconds * 10 * generator.random())
+            await asyncio.sleep(self.think_seconds() * 10 * generator.random())
 
     async def _consume(self, number: int, host: Client) -> None:
         """Reads a partition from its beginning, for a while, and then another."""
@@ -392,7 +400,7 @@ class ReplicatedLoad:
             offset = 0
             for _ in range(generator.randint(1, 60)):
                 offset, is_end = await self._poll(process, generator, client, place, offset)
-                await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
+                await asyncio.sleep(self.think_seconds() * 2 * generator.random())
                 if is_end and generator.random() < 0.2:
                     break
             self._assign(process, [])

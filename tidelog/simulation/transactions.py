@@ -179,7 +179,7 @@ class TransactionLoad(ReplicatedLoad):
                 self._over(txn, "fail", producer, label)
                 raise
             self._over(txn, outcome, producer, label)
-            await producer.pause(self.pace.think_seconds * 2)
+            await producer.pause(self.think_seconds() * 2)
 
     def _over(self, txn: Transacting, outcome: Outcome, producer: Producer, label: str) -> None:
         {"ok": txn.ok, "fail": txn.fail, "info": txn.info}[outcome]()
@@ -200,7 +200,7 @@ class TransactionLoad(ReplicatedLoad):
             await self.send(producer, txn, producer.choose(self.places), values)
             if producer.rolls(pace.nap_chance):
                 await producer.pause(pace.timeout_ms * 3 / 1000)
-            await producer.pause(self.pace.think_seconds)
+            await producer.pause(self.think_seconds())
         commits = not producer.rolls(pace.abort_chance)
         if producer.rolls(pace.late_chance):
             place, late = producer.choose(self.places), [Value("r", label, count, "-").encode()]
@@ -252,7 +252,7 @@ class TransactionLoad(ReplicatedLoad):
                 producer.name, producer.generator, producer.client, place, position
             )
             if after == position:
-                await producer.pause(self.pace.think_seconds * 4)
+                await producer.pause(self.think_seconds() * 4)
                 continue
             txn = self.history.begin_txn(producer.name)
             txn.poll(found)
@@ -266,7 +266,7 @@ class TransactionLoad(ReplicatedLoad):
             if outcome != "ok":
                 return  # read it again
             position = after
-            await producer.pause(self.pace.think_seconds * 2)
+            await producer.pause(self.think_seconds() * 2)
 
     async def _move(
         self, producer: Producer, txn: Transacting, label: str, place: TopicPartition,
@@ -387,7 +387,7 @@ class TransactionLoad(ReplicatedLoad):
                     for at, value in enumerate(values, header.base_offset):
                         self.transactions.shown_undecided(place, at, value)
                 offsets[place] = header.next_offset
-            await asyncio.sleep(self.pace.think_seconds * 4 * generator.random())
+            await asyncio.sleep(self.think_seconds() * 4 * generator.random())
 
     # After healing.
 
