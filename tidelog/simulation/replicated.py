@@ -473,11 +473,8 @@ class ReplicatedLoad:
                     if at >= offset
                 ]
                 written_in += [header.leader_epoch] * (len(found) - len(written_in))
-        except CorruptMessage as error:  # the client sees through it, and asks again
-            self.world.trace.note(process, str(error))
-            if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
-                raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+        except CorruptMessage as error:
+            await self._bear(process, error)
         if self.losses and found:
             self._written_in[polling.invoked] = written_in
             self._read_in[process] = (written_in[-1], polled.epoch)
@@ -544,6 +541,13 @@ class ReplicatedLoad:
             self.world.fail(TOLD, f"{place}: {told} ends epoch {epoch}, {offset} was read in it")
         del self._read_in[process]
         return True
+
+    async def _bear(self, process: str, error: CorruptMessage) -> None:
+        """A client sees by the checksum that a batch is rotten, and asks again after a pause."""
+        self.world.trace.note(process, str(error))
+        if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
+            raise error
+        await asyncio.sleep(_PAUSE_SECONDS)
 
     def _values(self, place: TopicPartition, base: Offset, batch: bytes) -> list[bytes]:
         """Most batches were read before, and need not be decoded again."""

@@ -29,7 +29,7 @@ from tidelog.client.cluster import Refused
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.log.transactions import find_marker
 from tidelog.model import NO_OFFSET, Epoch, Offset, TopicPartition
-from tidelog.records import TRANSACTIONAL, read_header
+from tidelog.records import TRANSACTIONAL, BatchHeader, crc_matches, read_header
 from tidelog.simulation.decisions import PAUSE_SECONDS_MAX, Driver, rows_of
 from tidelog.simulation.history import Transacting
 from tidelog.simulation.nodes import bootstrap
@@ -337,11 +337,8 @@ class TransactionLoad(ReplicatedLoad):
                 if value is not None and at >= offset:
                     self.transactions.shown(place, at, value, stable)
                     found.append((str(place), at, value))
-        except CorruptMessage as error:  # the client sees through it, and asks again
-            self.world.trace.note(process, str(error))
-            if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
-                raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+        except CorruptMessage as error:
+            await self._bear(process, error)
         return found, after, 0 <= polled.watermark <= after
 
     def _committed(
@@ -351,7 +348,7 @@ class TransactionLoad(ReplicatedLoad):
         waiting = sorted(polled.aborted, key=lambda each: each[1])
         aborted: set[int] = set()
         for batch in polled.batches:
-            header = read_header(batch)
+            header = _checked_header(batch)
             while waiting and waiting[0][1] <= header.last_offset:
                 aborted.add(waiting.pop(0)[0])
             yield header.base_offset, None, header.next_offset
@@ -380,13 +377,16 @@ class TransactionLoad(ReplicatedLoad):
             if polled is None:
                 offsets[place] = await self._start_after(process, generator, client, place, offset)
                 continue
-            for batch in polled.batches:
-                header = read_header(batch)
-                if not header.is_control:
-                    values = self._values(place, header.base_offset, batch)
-                    for at, value in enumerate(values, header.base_offset):
-                        self.transactions.shown_undecided(place, at, value)
-                offsets[place] = header.next_offset
+            try:
+                for batch in polled.batches:
+                    header = _checked_header(batch)
+                    if not header.is_control:
+                        values = self._values(place, header.base_offset, batch)
+                        for at, value in enumerate(values, header.base_offset):
+                            self.transactions.shown_undecided(place, at, value)
+                    offsets[place] = header.next_offset
+            except CorruptMessage as error:
+                await self._bear(process, error)
             await asyncio.sleep(self.think_seconds() * 4 * generator.random())
 
     # After healing.
@@ -465,3 +465,11 @@ class TransactionLoad(ReplicatedLoad):
                 rows = known.rows.get((group, batch), {})
                 if set(rows) != {str(row) for row in range(rows_of(batch))}:
                     self.world.fail(BATCH, f"{group} {batch} of {last}: only {rows}")
+
+
+def _checked_header(batch: bytes) -> BatchHeader:
+    """What a batch says of itself, if its checksum matches: rot may make a marker of records."""
+    header = read_header(batch)
+    if not crc_matches(batch, header):
+        raise CorruptMessage(f"the checksum of the batch at {header.base_offset} does not match")
+    return header
