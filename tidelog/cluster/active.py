@@ -70,7 +70,7 @@ class ActiveController:
         member.on_lead(self._begin)
         member.on_follow(self._end)
         member.on_gone(self._on_gone)
-        member.on_down(self._on_down)
+        member.on_down(self._on_gone)
 
     def start(self) -> None:
         """Begin to listen: the node knows its cluster now."""
@@ -256,11 +256,15 @@ class ActiveController:
             self._member.quorum.spawn(self._look_for(node))
 
     async def _look_for(self, node: NodeId) -> None:
-        if await self._member.hub.is_down(node):
-            self._on_down(node)
+        """Find out whether the process of a broker's present life is gone.
 
-    def _on_down(self, node: NodeId) -> None:
+        It listened before it registered, so a connection that is refused from now on proves it.
+        Another life may begin meanwhile, of which that says nothing.
+        """
+        broker = self._metadata.image.brokers.get(node)
+        if broker is None or not await self._member.hub.is_down(node):
+            return
         if self._member.quorum.leads:
             _log.info("the process of node %d is gone", node)
-            self.controller.gone(node)
+            self.controller.gone(node, broker.broker_epoch)
             self._wake.set()

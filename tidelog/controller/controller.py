@@ -110,9 +110,9 @@ class Controller:
             metadata_offset=heartbeat.metadata_offset, disk_full=heartbeat.disk_full,
         )  # fmt: skip
 
-    def gone(self, node: NodeId) -> None:
-        """Its connection was closed *and* a new one refused: its process is no more."""
-        self._leases.gone(node)
+    def gone(self, node: NodeId, broker_epoch: int) -> None:
+        """A connection was closed *and* another refused: the process of that life is gone."""
+        self._leases.gone(node, broker_epoch)
 
     def applied(self, image: ClusterImage, records: Sequence[MetadataRecord], end: Offset) -> None:
         """The image has `records` now, and the log up to `end`. Called on every voter."""
@@ -151,7 +151,7 @@ class Controller:
         if known.directory != wanted.directory or len(image.held.get(wanted.node, ())) <= CHANGED:
             return False
         if not known.fenced:
-            self._leases.gone(wanted.node)
+            self._leases.gone(wanted.node, known.broker_epoch)
         return not known.fenced or bool(self._to_leave)
 
     def register(

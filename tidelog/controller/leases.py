@@ -108,13 +108,13 @@ class Leases:
             and lease.broker_epoch == broker.broker_epoch
         )
 
-    def gone(self, node: NodeId) -> None:
-        """Its connection was closed and another one refused: its process is no more.
+    def gone(self, node: NodeId, broker_epoch: int) -> None:
+        """Its connection was closed and another one refused: the process of that life is no more.
 
         A heartbeat that comes before that was acted on proves otherwise, and begins a new lease.
         """
         lease = self._leases.get(node)
-        if lease is not None:
+        if lease is not None and lease.broker_epoch == broker_epoch:
             lease.until = float("-inf")
 
     # What follows from it.

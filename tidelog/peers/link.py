@@ -12,6 +12,7 @@ Rule 4: a connection is abandoned when a request runs out of time and nothing at
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -123,13 +124,18 @@ class Link:
             self._stream.note(message)
 
     async def is_down(self) -> bool:
-        """Whether nobody listens there, as far as one more try can tell.
+        """Whether nobody listens at any of the peer's places, by tries that begin after this call.
 
+        A try that is under way may be refused for what was before: the peer may have started since.
         A process that dies may yet accept, or have accepted, a connection, which is then reset: so
         whoever answers with nothing but that is looked at again, for a moment.
         """
+        if self._connecting is not None:
+            with suppress(PeerUnreachable, PeerRefused):
+                await asyncio.shield(self._connecting)
         clock = self._host.clock
         began_at = clock.monotonic()
+        refused = 0
         while True:
             self._breaker.hurry(clock.monotonic())
             try:
@@ -137,8 +143,13 @@ class Link:
                     await self._connect()
                 return False
             except PeerUnreachable as error:
-                if error.is_down or clock.monotonic() - began_at > _DYING_SECONDS_MAX:
+                refused = refused + 1 if error.is_down else 0
+                if refused >= len(self._where()):
                     return error.is_down
+                if clock.monotonic() - began_at > _DYING_SECONDS_MAX:
+                    return False
+                if refused:
+                    continue  # it may listen at another place
             except PeerRefused:
                 return False
             await asyncio.sleep(_DYING_PAUSE_SECONDS)

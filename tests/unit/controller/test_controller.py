@@ -67,6 +67,11 @@ class Driver:
             assert len(self.batches) - first < 50, "what is due must come to an end"
         return [[type(record).__name__ for record in batch] for batch in self.batches[first:]]
 
+    def gone(self, node):
+        """The process of a broker's present life is gone."""
+        if (broker := self.image.brokers.get(node)) is not None:
+            self.controller.gone(node, broker.broker_epoch)
+
     def register(self, node, *, incarnation="i", directory=None, clean=True):
         wanted = Registration(
             cluster_id="c", node=node, incarnation=incarnation, directory=directory or f"d{node}",
@@ -145,7 +150,7 @@ def test_silence_beyond_the_lease_moves_the_lead_and_a_heartbeat_brings_the_brok
 def test_a_process_that_is_gone_is_fenced_at_once():
     driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
 
-    driver.controller.gone(1)
+    driver.gone(1)
 
     assert driver.settle() == [["BrokerFenced", "PartitionChanged"]]
     assert driver.now == 0.0
@@ -153,7 +158,7 @@ def test_a_process_that_is_gone_is_fenced_at_once():
 
 def test_what_is_due_stays_due_until_it_is_applied():
     driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1))
-    driver.controller.gone(1)
+    driver.gone(1)
 
     once = driver.controller.due(driver.image, 0.0)
 
@@ -166,7 +171,7 @@ def test_the_longest_log_that_was_heard_of_leads():
     driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 10, 5)])
     driver.beat(3, replicas=[ReplicaReport(CLUSTER_ID, 3, 11, 5)])
 
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.settle()
 
     assert driver.partition.leader == 3
@@ -180,7 +185,7 @@ def test_a_voter_that_does_not_lead_remembers_how_far_replicas_go():
     )
 
     driver.begin()
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.settle()
 
     assert driver.partition.leader == 3
@@ -204,7 +209,7 @@ def test_a_broker_may_stop_once_it_leads_nothing_and_all_others_know():
     driver.beat(2)
     assert driver.standing(1).may_stop
 
-    driver.controller.gone(1)
+    driver.gone(1)
     assert driver.settle() == [["BrokerFenced"]]
     driver.beat(1)
     assert driver.settle() == [], "it is back only when it registers again"
@@ -278,7 +283,7 @@ def sizes(batches: list[list[str]]) -> list[int]:
 def test_a_broker_that_holds_very_much_is_fenced_in_several_batches():
     driver = led_by_one(MANY)
 
-    driver.controller.gone(1)
+    driver.gone(1)
     batches = driver.settle()
 
     assert batches[0][0] == "BrokerFenced"
@@ -289,7 +294,7 @@ def test_a_broker_that_holds_very_much_is_fenced_in_several_batches():
 
 def test_a_batch_that_was_lost_on_the_way_is_decided_again():
     driver = led_by_one(MANY)
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.apply(driver.controller.due(driver.image, 0.0))
 
     lost = driver.controller.due(driver.image, 0.0)
@@ -301,7 +306,7 @@ def test_a_batch_that_was_lost_on_the_way_is_decided_again():
 
 def test_a_new_controller_finishes_what_its_predecessor_began():
     driver = led_by_one(MANY)
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.apply(driver.controller.due(driver.image, 0.0))
 
     driver.begin()
@@ -324,7 +329,7 @@ def test_a_broker_that_stops_hands_over_very_much_in_several_batches():
 
 def test_topics_that_are_deleted_meanwhile_are_left_alone():
     driver = led_by_one(MANY)
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.apply(driver.controller.due(driver.image, 0.0))
 
     driver.apply([TopicDeleted(name="t")])
@@ -377,7 +382,7 @@ def test_very_much_that_nobody_led_is_led_in_several_batches():
     created = TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1]] * MANY)
     driver = Driver(*cluster(1, 2), created, preferred_seconds=None, lease_seconds=100.0)
     driver.beat(1), driver.beat(2)
-    driver.controller.gone(1)
+    driver.gone(1)
     driver.settle()
     assert len(driver.image.led[NO_NODE]) == MANY
 
@@ -401,7 +406,7 @@ def test_what_was_heard_of_deleted_partitions_is_forgotten():
 
 def test_the_last_in_sync_that_discarded_bytes_does_not_lead_when_its_turn_comes_as_the_first():
     driver = Driver(*cluster(1, 2), partition_in([1, 2], [1], NO_NODE, eligible=[2]), minimum=2)
-    driver.controller.gone(2)
+    driver.gone(2)
     driver.beat(1, replicas=[ReplicaReport(CLUSTER_ID, 3, 9, 5, False, True)])
     driver.settle()
     assert driver.image.brokers[2].fenced
@@ -431,7 +436,7 @@ def test_a_leader_that_says_it_is_damaged_is_replaced_and_comes_back_only_when_s
 
     driver.now = 1.0
     assert driver.settle() == []
-    driver.controller.gone(2)
+    driver.gone(2)
     driver.settle()
     assert driver.partition.leader == NO_NODE
 
@@ -560,7 +565,7 @@ def take_step(driver, kind, node, number):
             able = driver.controller.electorate(image)
             driver.apply([elections.promote(place, None, able, force=False)])
         case "gone":
-            driver.controller.gone(node)
+            driver.gone(node)
         case "restart":
             clean, directory = bool(number % 2), None
             if node in image.brokers:

@@ -47,7 +47,7 @@ def test_a_new_controller_does_not_wait_for_a_process_that_is_gone():
     leases = leases_of(image, now=0.0)
 
     leases.begin(image, 100.0)
-    leases.gone(2)
+    leases.gone(2, 2)
 
     assert leases.ended(image, now=100.0) == [2]
 
@@ -64,17 +64,27 @@ def test_a_process_that_is_gone_is_fenced_without_waiting():
     image = image_after(*cluster(1, 2))
     leases = leases_of(image)
 
-    leases.gone(2)
-    leases.gone(9)
+    leases.gone(2, 2)
+    leases.gone(9, 2)
 
     assert leases.ended(image, now=0.0) == [2]
+
+
+def test_the_end_of_one_life_does_not_end_the_lease_of_the_next():
+    image = image_after(*cluster(1, 2))
+    leases = leases_of(image)
+    leases.heard(image, beat(2, 2), now=0.0)
+
+    leases.gone(2, 1)
+
+    assert leases.ended(image, now=0.1) == []
 
 
 def test_a_heartbeat_proves_that_a_process_is_not_gone():
     image = image_after(*cluster(1))
     leases = leases_of(image)
 
-    leases.gone(1)
+    leases.gone(1, 1)
     leases.heard(image, beat(1, 1), now=0.1)
 
     assert leases.ended(image, now=0.1) == []

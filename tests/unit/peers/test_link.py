@@ -29,6 +29,21 @@ class Hands:
         return 1.0
 
 
+class LateNetwork:
+    """The first connection is refused, but only when the test says so; others are made."""
+
+    def __init__(self) -> None:
+        self.tried = asyncio.Event()
+        self.refuse_now = asyncio.Event()
+
+    async def connect(self, *place: Any) -> Any:
+        if not self.tried.is_set():
+            self.tried.set()
+            await self.refuse_now.wait()
+            raise ConnectionRefusedError
+        return await HOST.network.connect(*place)
+
+
 def held(peer: Peer, *, cluster: str = "ours") -> tuple[Link, Hands]:
     """A link with such a clock."""
     hands = Hands()
@@ -94,6 +109,43 @@ def test_while_a_try_is_under_way_everybody_waits_for_that_one():
         assert (status.state, status.attempts) == (BreakerState.OPEN, 2)
         assert status.requests_failed == 51
         link.close()
+
+    run(story())
+
+
+def test_a_try_that_began_before_proves_nothing_of_who_listens_since():
+    """The refusal may be late: the peer has started while it was on its way."""
+
+    async def story() -> None:
+        peer = await Peer().start()
+        network = LateNetwork()
+        host: Any = replace(HOST, network=network)  # type: ignore[arg-type]
+        link = link_to(peer, host=host)
+        asking = asyncio.ensure_future(fails(link))
+        await network.tried.wait()
+
+        looking = asyncio.ensure_future(link.is_down())
+        await asyncio.sleep(0)
+        network.refuse_now.set()
+
+        assert not await looking
+        await asking
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_a_peer_is_down_only_if_it_listens_at_none_of_its_places():
+    async def story() -> None:
+        old, peer = await Peer().start(), await Peer().start()
+        old.listener.close()
+        link = link_to(peer)
+        link._where = lambda: (old.endpoint, peer.endpoint)
+
+        assert not await link.is_down()
+        link.close()
+        peer.listener.close()
 
     run(story())
 
