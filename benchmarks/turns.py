@@ -88,7 +88,7 @@ def _round(measured: Measured) -> None:
     assert _timed(measured, (SNAPSHOT, "longest"), lambda: encode_snapshot(image)) == changed
     controller = Controller(cluster_id="bench", min_in_sync=elections.min_in_sync())
     controller.begin(image, 0.0, 1)
-    controller.gone(1)
+    controller.gone(1, image.brokers[1].broker_epoch)
     differences = Differences(2)
     differences.whole(image)
     gc.freeze()  # as a node does once it has started
