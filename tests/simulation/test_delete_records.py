@@ -1,6 +1,7 @@
 """DeleteRecords holds on every replica that may lead, and is done by a leader alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -8,8 +9,10 @@ from tests.simulation.test_catchup import TOPIC, Story
 from tidelog.client.admin import AdminClient, Election
 from tidelog.client.cluster import Refused
 from tidelog.client.kafka import KafkaClient
+from tidelog.controller.image import PartitionImage
+from tidelog.log.log import Log
 from tidelog.model import TopicPartition
-from tidelog.records import Record, encode_batch
+from tidelog.records import Record, encode_batch, stamp
 from tidelog.simulation.nodes import bootstrap
 
 NODES = (1, 2, 3)
@@ -155,3 +158,64 @@ def test_a_replica_whose_snapshot_of_producers_is_lost_asks_for_it_again():
 
         assert snapshots
         assert send(story, 0, 3) == first
+
+
+def take_uncommitted(story: Story, node: int, count: int) -> None:
+    """Let a follower hold records of the epoch before, which its leader never got."""
+    replica, process = story.replica(node), story.world.machines[node].process
+    batch = encode_batch([Record(value=b"lost", timestamp_ms=1)] * count)
+    stamp(batch, replica.log.end, replica.log.epochs.latest)
+    assert process is not None
+    story.world.loop.call_soon(
+        partial(replica.append_fetched, memoryview(batch), len(batch), has_gaps=False),
+        context=process.context,
+    )
+
+
+@pytest.mark.parametrize("uncommitted", [0, 2])
+def test_an_eligible_replica_remembers_producers_whose_records_are_all_deleted(uncommitted):
+    """Its leader has records of a later epoch alone, and dies as soon as the replica hears so.
+
+    The replica may hold records that its leader does not have, too, behind what is deleted.
+    """
+    place, (away, leader, eligible) = TopicPartition(TOPIC, 0), (4, 5, 6)
+    with Story(7, nodes=6) as story:
+        world = story.world
+
+        def state() -> PartitionImage:
+            found: PartitionImage = world.node(1).broker.image.topics[TOPIC].partitions[0]
+            return found
+
+        def stay(*nodes: int) -> bool:
+            return state().in_sync == set(nodes)
+
+        def has_heard(log: Log) -> bool:
+            return log.lacks_producers or log.epochs.latest == state().epoch
+
+        story.do(lambda client: client.alter_reassignments({place: (away, leader, eligible)}))
+        story.until(lambda: state().replicas == (away, leader, eligible))
+        story.until(lambda: stay(away, leader, eligible) and state().leader == away)
+        sent = send(story, 0, 3)
+        story.delete_before(3)
+        story.until(lambda: {story.replica(n).log.start for n in (leader, eligible)} == {3})
+        world.stop(away)
+        story.until(lambda: not world.is_up(away) and stay(leader, eligible))
+        assert state().leader == leader
+        if uncommitted:
+            take_uncommitted(story, eligible, uncommitted)
+            story.until(lambda: story.replica(eligible).log.synced_end == 3 + uncommitted)
+        world.lose_power(eligible)
+        story.until(lambda: stay(leader) and state().eligible == {eligible})
+        batch = encode_batch([Record(value=b"new", timestamp_ms=1)])
+        story.do(lambda client: client.produce(TOPIC, 0, batch, acks=1))
+
+        world.cut(eligible, leader)
+        world.restart(eligible)
+        story.until(lambda: world.is_up(eligible))
+        world.heal()
+        story.until(lambda: has_heard(story.replica(eligible).log))
+        world.lose_power(leader)
+        world.restart(away)
+        story.until(lambda: state().leader == eligible and stay(away, eligible))
+
+        assert send(story, 0, 3) == sent

@@ -83,7 +83,10 @@ class Member:
         self.handlers: dict[type, Any] = {}
         self.gone: list[Any] = []
         topic = SimpleNamespace(id=TOPIC)
-        places = {at: SimpleNamespace(topic=topic, number=at) for at in cluster_ids}
+        partition = SimpleNamespace(eligible=frozenset())
+        places = {
+            at: SimpleNamespace(topic=topic, number=at, partition=partition) for at in cluster_ids
+        }
         self.metadata = SimpleNamespace(image=SimpleNamespace(places=places))
 
     def handle(self, kind: type, handler: Any) -> None:

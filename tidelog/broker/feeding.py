@@ -8,13 +8,16 @@ Rule 3: batches are sent from where they lie. What memory does not hold is read 
 Rule 4: that a follower asks for an offset acknowledges nothing; `Progress` does.
 Rule 5: a follower that left the in-sync set, or is about to discard what is damaged, is fed no more
         until it says again where it reads on: what it told before counts no more.
-Rule 6: those in sync go first. Who catches up gets what an answer has room for, and waits for its
+Rule 6: who is in sync or eligible, and may come to lead, is never told to begin anew: it agrees
+        with this log up to the first record here. Whoever else is told so hears in the same answer
+        who wrote what is deleted.
+Rule 7: those in sync go first. Who catches up gets what an answer has room for, and waits for its
         pace (`catching_up`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -220,32 +223,48 @@ class _Session:
             return ReplicaPart(at.cluster_id, IneligibleReplica.code)
         log = partition.log
         found = disagreement(log.epochs, log.end, at.offset, at.last_epoch)
-        if found is not None:
-            if found == (NO_EPOCH, log.start):
-                self.catching_up.begins_anew(interest, partition, log.start)
+        if found is not None and found[0] == NO_EPOCH and self._counts_on(interest, leader):
+            # It holds all that was committed: up to the first record here the two are the same.
+            found = None if at.offset <= found[1] else (at.last_epoch, found[1])
+        if found is not None and found[0] != NO_EPOCH:
             return ReplicaPart(
                 at.cluster_id, watermark=leader.high_watermark, start=log.start, differs=True,
                 epoch=found[0], end=found[1],
             )  # fmt: skip
-        purges, is_behind = partition.purges, interest.misses_something()
+        is_behind = found is not None or interest.misses_something()
         if is_behind or at.lacks_producers:
-            if self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
-                return ReplicaPart(at.cluster_id, IneligibleReplica.code)  # it asks again soon
-            start = log.start if is_behind else at.offset
-            producers = log.producers.encode_before(start, PARTITION_BYTES_MAX)
-            self._state_bytes += len(producers)
-            if is_behind:
-                self.catching_up.begins_anew(interest, partition, start)
-            return ReplicaPart(
-                at.cluster_id, OffsetOutOfRange.code, start=start, purged=purges.floor,
-                purges=purges.count, producers=producers,
-            )  # fmt: skip
+            return self._begin_anew(interest, leader, is_behind=is_behind)
         if self.node not in leader.followers:  # it is added, and this node has yet to hear of it
             return ReplicaPart(at.cluster_id, UnknownTopicOrPartition.code)
         leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)
         self._feeding.may_join(partition, leader, self.node)
         interest.catch_up = self.catching_up.asked(interest, partition, leader, at.offset, now)
         return None
+
+    def _counts_on(self, interest: _Interest, leader: Leader) -> bool:
+        """Whether the follower may come to lead by what it holds now."""
+        eligible = self._feeding.eligible(interest.cluster_id)
+        return self.node in leader.maximal or self.node in eligible
+
+    def _begin_anew(self, interest: _Interest, leader: Leader, *, is_behind: bool) -> ReplicaPart:
+        """Where the follower begins anew, and who wrote what lies before.
+
+        One that is not behind is empty, and begins where it is; it has nothing to discard.
+        """
+        partition, start = interest.partition, interest.offset
+        is_kept = is_behind and self._counts_on(interest, leader)
+        if is_kept or self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
+            return ReplicaPart(interest.cluster_id, IneligibleReplica.code)  # it asks again soon
+        if is_behind:
+            start = partition.log.start
+            leader.forget(self.node)  # it must not join by what it told before
+            self.catching_up.begins_anew(interest, partition, start)
+        producers = partition.log.producers.encode_before(start, PARTITION_BYTES_MAX)
+        self._state_bytes += len(producers)
+        return ReplicaPart(
+            interest.cluster_id, OffsetOutOfRange.code, start=start, purged=partition.purges.floor,
+            purges=partition.purges.count, producers=producers,
+        )  # fmt: skip
 
     # Looking.
 
@@ -521,6 +540,11 @@ class Feeding:
         if place is None:
             raise UnknownTopicOrPartition(f"partition {cluster_id:#x}")
         return self._replicas.find(place.topic.id, place.number)
+
+    def eligible(self, cluster_id: int) -> Collection[NodeId]:
+        """Who may lead a partition though it is not in sync, as this node knows."""
+        place = self._metadata.image.places.get(cluster_id)
+        return () if place is None else place.partition.eligible
 
     def may_join(self, partition: Partition, leader: Leader, node: NodeId) -> None:
         if node not in leader.maximal:

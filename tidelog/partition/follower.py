@@ -12,7 +12,8 @@ Rule 3: nothing is told of what this replica holds or promises before the leader
     aligning   they differ from (epoch, end)    cut, ask again; aligning
                                                 (begin anew, if what stays was compacted for the
                                                 sake of what goes: only if committed records do)
-    any        what is asked for is deleted     begin anew at the leader's start; aligning
+    any        nothing is in both logs          begin anew at the leader's start; aligning
+    any        what is asked for is deleted     the same
     any        tombstones past it are purged    the same: this log may hold values without them
     any        who wrote what is deleted        the same: this log is empty, and does not know it
     following  batches                          append, ask for the next; following

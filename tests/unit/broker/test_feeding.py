@@ -379,7 +379,7 @@ def test_every_rise_is_told_though_an_earlier_look_found_nothing():
 
 
 @pytest.mark.parametrize(
-    ("offset", "last_epoch", "found"), [(5, 2, (NO_EPOCH, 0)), (9, EPOCH, (EPOCH, 3))]
+    ("offset", "last_epoch", "found"), [(5, 2, (2, 0)), (9, EPOCH, (EPOCH, 3))]
 )
 def test_a_log_that_differs_is_told_where(offset, last_epoch, found):
     async def story(stage):
@@ -433,7 +433,7 @@ def test_what_is_deleted_is_told_with_where_the_log_begins():
         append(stage.partition, 3)
         stage.partition.log.advance_start(3)
 
-        part = stage.begin((0, 2)).part
+        part = stage.begin((0, 2), node=3).part
 
         assert (part.error, part.start) == (OffsetOutOfRange.code, 3)
 
@@ -451,7 +451,7 @@ def test_who_begins_anew_is_told_who_wrote_what_is_deleted():
         append_as(stage.partition, 8, 3)
         stage.partition.log.advance_start(3)
 
-        told = ProducerStates.decode(stage.begin((0, 2)).part.producers)
+        told = ProducerStates.decode(stage.begin((0, 2), node=3).part.producers)
 
         assert told.last_offsets() == {7: 2}
 
@@ -473,6 +473,100 @@ def test_an_empty_log_that_knows_no_producers_is_told_of_them_where_it_is():
     on_stage(story)
 
 
+def with_nothing_before(stage: Stage) -> None:
+    """A log that begins at 3, where a later epoch begins; what is deleted was written by 7."""
+    append_as(stage.partition, 7, 3)
+    stage.partition.log.advance_start(3)
+    stage.partition.resign(NotLeader(leader=None))
+    stage.partition.lead(EPOCH + 1, (1, 2), replicas=(1, 2, 3))
+    append(stage.partition)
+    assert list(stage.partition.log.epochs) == [(EPOCH + 1, 3)]
+
+
+@pytest.mark.parametrize("offset", [3, 5])
+def test_who_has_nothing_of_what_is_here_is_told_at_once_who_wrote_what_is_deleted(offset):
+    async def story(stage):
+        with_nothing_before(stage)
+
+        part = stage.begin((0, offset, EPOCH, EPOCH + 1), node=3).part
+
+        assert (part.error, part.start) == (OffsetOutOfRange.code, 3)
+        assert ProducerStates.decode(part.producers).last_offsets() == {7: 2}
+
+    on_stage(story)
+
+
+def make_eligible(stage: Stage, node: int) -> None:
+    stage.partition.decided((1,), 1, (1, 2, 3))
+    stage.member.metadata.image.places[0].partition.eligible = frozenset({node})
+
+
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_who_may_lead_keeps_what_is_deleted_here_and_reads_on_behind_it(is_in_sync):
+    async def story(stage):
+        with_nothing_before(stage)
+        if not is_in_sync:
+            make_eligible(stage, 2)
+
+        place = stage.begin((0, 3, EPOCH, EPOCH + 1))
+
+        assert place.part.error == 0
+        assert offsets_in(place.data) == [(EPOCH + 1, 3)]
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_who_may_lead_cuts_what_the_leader_never_had_and_no_more(is_in_sync):
+    async def story(stage):
+        with_nothing_before(stage)
+        if not is_in_sync:
+            make_eligible(stage, 2)
+
+        part = stage.begin((0, 5, EPOCH, EPOCH + 1)).part
+
+        assert (part.differs, part.epoch, part.end) == (True, EPOCH, 3)
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize("position", [(0, 2), (0, 9, NO_EPOCH)])
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_who_may_lead_begins_anew_only_once_it_may_not(is_in_sync, position):
+    async def story(stage):
+        append(stage.partition, 3)
+        append(stage.partition, 3)
+        stage.partition.log.advance_start(3)
+        if not is_in_sync:
+            make_eligible(stage, 2)
+        assert stage.begin(position).part.error == IneligibleReplica.code
+
+        make_eligible(stage, 3)
+
+        assert stage.ask(position).part.error == OffsetOutOfRange.code
+
+    on_stage(story)
+
+
+def test_what_a_follower_told_before_it_begins_anew_is_forgotten():
+    """By that it might join the in-sync set, and lead, when it holds nothing any more."""
+
+    async def story(stage):
+        append(stage.partition)
+        stage.partition.decided((1,), 1, (1, 2, 3))
+        stage.begin((0, 1))
+        stage.tell(1)
+        assert stage.partition.leading().followers[2].held == 1
+        stage.partition.purges.add(2)
+
+        assert stage.begin((0, 1)).part.error == OffsetOutOfRange.code
+        stage.tell(1)  # it was on its way
+
+        assert stage.partition.leading().followers[2].held == NO_OFFSET
+
+    on_stage(story)
+
+
 def test_an_answer_tells_of_so_many_producers_and_who_hears_nothing_asks_again(monkeypatch):
     monkeypatch.setattr(feeding, "ANSWER_BYTES_MAX", feeding.PARTITION_BYTES_MAX)
 
@@ -481,10 +575,10 @@ def test_an_answer_tells_of_so_many_producers_and_who_hears_nothing_asks_again(m
             append(partition, 3)
             partition.log.advance_start(3)
 
-        parts = stage.begin((0, 0), (1, 0)).answer.parts
+        parts = stage.begin((0, 0), (1, 0), node=3).answer.parts
 
         assert [p.error for p in parts] == [OffsetOutOfRange.code, IneligibleReplica.code]
-        again = stage.ask((1, 0)).part
+        again = stage.ask((1, 0), node=3).part
         assert again.error == OffsetOutOfRange.code and again.producers
 
     on_stage(story)
@@ -779,13 +873,13 @@ def test_what_is_read_while_tombstones_behind_it_go_is_not_sent():
     async def story(stage):
         await with_cold_records(stage)
 
-        stage.begin((0, 0))
+        stage.begin((0, 0), node=3)
         stage.partition.purges.add(2)
-        place = stage.ask()
+        place = stage.ask(node=3)
         await asyncio.sleep(0.1)
 
         assert (place.part.error, place.data) == (IneligibleReplica.code, b"")
-        part = stage.ask((0, 0)).part
+        part = stage.ask((0, 0), node=3).part
         assert (part.error, part.purged, part.purges) == (OffsetOutOfRange.code, 2, 1)
 
     on_stage(story)
@@ -1049,9 +1143,9 @@ def test_what_is_older_than_all_epochs_here_is_begun_anew_and_said_so():
 
         place = stage.begin((0, 3, EPOCH - 1), node=3)
 
-        assert (place.part.differs, place.part.epoch) == (True, NO_EPOCH)
+        assert (place.part.error, place.part.start) == (OffsetOutOfRange.code, 0)
         found = stage.catch_up()
-        assert (found.began_anew, found.first) == (True, place.part.end)
+        assert (found.began_anew, found.first) == (True, 0)
 
     on_stage(story)
 
