@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
+from tidelog.broker.feeding import _Session
 from tidelog.client.admin import AdminClient, Election
 from tidelog.client.cluster import Refused
 from tidelog.client.kafka import KafkaClient
+from tidelog.cluster.messages import ReplicaPart, ReplicaPosition
 from tidelog.controller.image import PartitionImage
+from tidelog.errors import OffsetOutOfRange
 from tidelog.log.log import Log
-from tidelog.model import TopicPartition
+from tidelog.model import NO_EPOCH, TopicPartition
 from tidelog.records import Record, encode_batch, stamp
 from tidelog.simulation.nodes import bootstrap
 
@@ -172,12 +176,36 @@ def take_uncommitted(story: Story, node: int, count: int) -> None:
     )
 
 
+def plant_an_older_leader(patch: pytest.MonkeyPatch) -> None:
+    """It lets whoever has nothing in common with it begin anew, and says no more in that answer."""
+    compare = _Session._compare
+
+    def compare_as_before(
+        self: _Session, interest: Any, at: ReplicaPosition, now: float
+    ) -> ReplicaPart | None:
+        part = compare(self, interest, at, now)
+        if part is None or part.error != OffsetOutOfRange.code or at.lacks_producers:
+            return part
+        return ReplicaPart(
+            at.cluster_id, start=part.start, differs=True, epoch=NO_EPOCH, end=part.start
+        )
+
+    patch.setattr(_Session, "_compare", compare_as_before)
+    patch.setattr(_Session, "_counts_on", lambda *_: False)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
 @pytest.mark.parametrize("uncommitted", [0, 2])
-def test_an_eligible_replica_remembers_producers_whose_records_are_all_deleted(uncommitted):
+def test_an_eligible_replica_remembers_producers_whose_records_are_all_deleted(
+    uncommitted, is_older, monkeypatch
+):
     """Its leader has records of a later epoch alone, and dies as soon as the replica hears so.
 
     The replica may hold records that its leader does not have, too, behind what is deleted.
+    A leader of an earlier release tells it to discard everything.
     """
+    if is_older:
+        plant_an_older_leader(monkeypatch)
     place, (away, leader, eligible) = TopicPartition(TOPIC, 0), (4, 5, 6)
     with Story(7, nodes=6) as story:
         world = story.world
@@ -213,7 +241,9 @@ def test_an_eligible_replica_remembers_producers_whose_records_are_all_deleted(u
         world.restart(eligible)
         story.until(lambda: world.is_up(eligible))
         world.heal()
-        story.until(lambda: has_heard(story.replica(eligible).log))
+        until = world.now + 3  # by an older leader it is not fed
+        story.until(lambda: has_heard(story.replica(eligible).log) or world.now > until)
+        assert (world.now > until) == is_older
         world.lose_power(leader)
         world.restart(away)
         story.until(lambda: state().leader == eligible and stay(away, eligible))

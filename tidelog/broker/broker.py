@@ -535,10 +535,12 @@ class Broker:
     ) -> None:
         """Do to a follower's log what its leader's history asks for.
 
-        Not if the partition has another leader by then, who may ask for something else.
+        Not if the partition has another leader by then, who may ask for something else. A leader
+        that tells of producers counts on this replica no more; otherwise it must be asked.
         """
         directory, name = self._directory, partition.name
-        if partition.log.damaged_at is not None:
+        is_let_go = isinstance(change, Cut) or bool(change.producers)
+        if partition.log.damaged_at is not None or not is_let_go:
             await self._leave_sets(partition, follower)
 
         def lower(mark: Offset) -> None:
@@ -570,7 +572,8 @@ class Broker:
     def _is_compacted_past(self, partition: Partition, end: Offset) -> bool:
         """Whether what lies before `end` may lack values for the sake of what lies behind it.
 
-        Only what was committed is compacted: so that is cut off, by an operator's will.
+        Only what was committed is compacted: so that is cut off, by an operator's will, and nobody
+        counts on this replica.
         """
         log = partition.log
         if not (partition.has_gaps or partition.purges.floor or log.swaps):
@@ -579,7 +582,7 @@ class Broker:
         return end < max(partition.high_watermark, cleaned_end)
 
     async def _leave_sets(self, partition: Partition, follower: Follower) -> None:
-        """Wait until nobody counts on what is damaged here; only then may it be discarded.
+        """Wait until nobody counts on what is here; only then may it be discarded.
 
         The metadata must say so, and the leader must have acted on it: it knows what this replica
         told before, and would propose it for the in-sync set again by that.

@@ -10,6 +10,7 @@ from tidelog.controller.records import BrokerRegistered, TopicCreated, TopicDele
 from tidelog.errors import NotLeader
 from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
+from tidelog.log.producers import ProducerStates
 from tidelog.model import Endpoint, TopicPartition
 from tidelog.partition.follower import BeginAnew, Cut
 from tidelog.records import Record, encode_batch
@@ -353,7 +354,7 @@ def test_a_directory_that_the_metadata_knows_nothing_of_is_kept():
     assert directories(machine) == ["__cluster_metadata-0", "lost-0", "t-0"]
 
 
-@pytest.mark.parametrize("change", [Cut(2), BeginAnew(9)])
+@pytest.mark.parametrize("change", [Cut(2), BeginAnew(9, producers=ProducerStates().encode())])
 def test_nothing_counts_as_compacted_any_more_when_a_log_is_cut_and_the_power_fails(change):
     """It may grow past what was clean before the next start."""
     machine = Machine()
