@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tidelog.broker.queues import QueuesDriver
-from tidelog.log.log import ColdRead
 from tidelog.queues.message import MAIN, Message
 from tidelog.queues.shard import Shard
-from tidelog.records import Record, decode_batch, iterate_batches
+from tidelog.records import Record, decode_batch
 from tidelog.shards.effects import Moment
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.world import World
@@ -25,7 +24,6 @@ from tidelog.simulation.world import World
 FOLD: Final = "a queue is the fold of its log"
 FULL: Final = "a queue holds no more than it may"
 
-_READ_BYTES: Final = 1024 * 1024
 _EVERY: Final = 2000
 """Events between two looks at what queues hold."""
 _FOLD_EVERY: Final = 20_000
@@ -113,15 +111,9 @@ class QueueWatch:
 
 def _records(machine: Machine, driver: QueuesDriver) -> Iterator[Record]:
     log = driver._partition.log
-    offset = log.start
-    while offset < log.end:
-        found = log.read(offset, _READ_BYTES, log.end)
-        data = found.perform(machine.disk) if isinstance(found, ColdRead) else b"".join(found[0])
-        for header, batch in iterate_batches(data):
-            if header.last_offset >= offset:
-                offset = header.next_offset
-                if not header.is_control:
-                    yield from decode_batch(batch)
+    for header, batch in machine.batches(log, log.start, log.end):
+        if not header.is_control:
+            yield from decode_batch(batch)
 
 
 def _fold(like: Shard, log: Sequence[Record], now: Moment) -> dict[str, Any]:
