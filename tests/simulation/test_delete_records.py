@@ -12,6 +12,7 @@ from tidelog.client.admin import AdminClient, Election
 from tidelog.client.cluster import Refused
 from tidelog.client.kafka import KafkaClient
 from tidelog.cluster.messages import ReplicaPart, ReplicaPosition
+from tidelog.config import TopicConfig
 from tidelog.controller.image import PartitionImage
 from tidelog.errors import OffsetOutOfRange
 from tidelog.log.log import Log
@@ -249,3 +250,27 @@ def test_an_eligible_replica_remembers_producers_whose_records_are_all_deleted(
         story.until(lambda: state().leader == eligible and stay(away, eligible))
 
         assert send(story, 0, 3) == sent
+
+
+def test_a_replica_with_a_rotten_snapshot_leads_only_when_it_knows_producers_again():
+    """Its batches are sound; who wrote those that are deleted stood in the snapshot alone."""
+    with Story(7, topic_defaults=TopicConfig(segment_bytes=2000)) as story:
+        first = send(story, 0, 3)
+        story.fill(100)
+        story.delete_before(100)
+        story.until(lambda: all(story.replica(n).log.segments[0].base for n in NODES))
+        story.until(lambda: story.is_whole(*NODES))
+        path, machine = story.replica(story.first).path, story.world.machines[story.first]
+        story.world.lose_power_everywhere()
+        rotten = [p for p in machine.files(path) if p.name.endswith(".snapshot")]
+        for snapshot in rotten:
+            machine.disk.flip_bit(snapshot, 20, 0)
+
+        for node in NODES:
+            story.world.restart(node)
+        story.until(lambda: story.is_whole(*NODES))
+        let_lead(story, story.first)
+
+        assert rotten
+        assert send(story, 0, 3) == first
+        assert not story.replica(story.first).log.is_ignorant

@@ -88,7 +88,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partition.driver import Partition
-from tidelog.partition.follower import BeginAnew, Cut, Follower
+from tidelog.partition.follower import BeginAnew, Cut, Follower, LearnProducers, LogChange
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
@@ -531,7 +531,7 @@ class Broker:
         self._reporting.mark(partition)
 
     async def _change_log(
-        self, partition: Partition, follower: Follower, change: Cut | BeginAnew
+        self, partition: Partition, follower: Follower, change: LogChange
     ) -> None:
         """Do to a follower's log what its leader's history asks for.
 
@@ -539,7 +539,7 @@ class Broker:
         that tells of producers counts on this replica no more; otherwise it must be asked.
         """
         directory, name = self._directory, partition.name
-        is_let_go = isinstance(change, Cut) or bool(change.producers)
+        is_let_go = not isinstance(change, BeginAnew) or bool(change.producers)
         if partition.log.damaged_at is not None or not is_let_go:
             await self._leave_sets(partition, follower)
 
@@ -560,10 +560,13 @@ class Broker:
             if isinstance(change, Cut) and self._is_compacted_past(partition, change.end):
                 change = BeginAnew(partition.log.start)
             try:
-                if isinstance(change, Cut):
-                    await partition.mending.cut(change.end, lower)
-                else:
-                    await partition.mending.begin_anew(change, note)
+                match change:
+                    case Cut():
+                        await partition.mending.cut(change.end, lower)
+                    case BeginAnew():
+                        await partition.mending.begin_anew(change, note)
+                    case LearnProducers():
+                        await partition.mending.learn(change)
             except OSError as error:
                 self.rounds.fail(error)  # half done: nothing may be called clean any more
                 raise

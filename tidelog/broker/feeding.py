@@ -234,6 +234,8 @@ class _Session:
         is_behind = found is not None or interest.misses_something()
         if is_behind or at.lacks_producers:
             return self._begin_anew(interest, leader, is_behind=is_behind)
+        if at.lacks_before != NO_OFFSET:
+            return self._tell_producers(interest, at.lacks_before)
         if self.node not in leader.followers:  # it is added, and this node has yet to hear of it
             return ReplicaPart(at.cluster_id, UnknownTopicOrPartition.code)
         leader.fetched(self.node, self.broker_epoch, at.offset, log.end, now)
@@ -265,6 +267,20 @@ class _Session:
             interest.cluster_id, OffsetOutOfRange.code, start=start, purged=partition.purges.floor,
             purges=partition.purges.count, producers=producers,
         )  # fmt: skip
+
+    def _tell_producers(self, interest: _Interest, start: Offset) -> ReplicaPart:
+        """Who wrote what lies before the follower's first batch: its own note of that is rotten."""
+        if self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
+            return ReplicaPart(interest.cluster_id, IneligibleReplica.code)  # it asks again soon
+        producers = interest.partition.log.producers.encode_before(start, PARTITION_BYTES_MAX)
+        self._state_bytes += len(producers)
+        return ReplicaPart(
+            interest.cluster_id,
+            OffsetOutOfRange.code,
+            start=start,
+            producers=producers,
+            is_whole=False,
+        )
 
     # Looking.
 

@@ -36,9 +36,9 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.host import Host, in_turns
-from tidelog.model import Epoch, NodeId, Offset
+from tidelog.model import NO_OFFSET, Epoch, NodeId, Offset
 from tidelog.partition.driver import Partition
-from tidelog.partition.follower import BeginAnew, Cut, Follower
+from tidelog.partition.follower import BeginAnew, Cut, Follower, LearnProducers, LogChange
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
 
@@ -139,7 +139,7 @@ class Fetcher:
             return
         if partition.log.damaged_at is not None:  # the leader has what was there
             follower.doubt()
-            change: Cut | BeginAnew = Cut(partition.log.damaged_at)
+            change: LogChange = Cut(partition.log.damaged_at)
             if partition.has_gaps:
                 # What the leader compacted away above the cut may have deleted keys below it.
                 change = BeginAnew(partition.log.start)
@@ -250,10 +250,15 @@ class Fetcher:
             self._listed[cluster_id] = _Listed(follower.epoch, log.end)
             positions.append(
                 ReplicaPosition(
-                    cluster_id, follower.epoch, log.end, log.epochs.latest, follower.purges,
+                    cluster_id,
+                    follower.epoch,
+                    log.end,
+                    log.epochs.latest,
+                    follower.purges,
                     log.lacks_producers,
+                    NO_OFFSET if log.lacks_before is None else log.lacks_before,
                 )
-            )  # fmt: skip
+            )
         self._has_more = bool(self._to_list)
         return tuple(positions)
 
@@ -301,7 +306,7 @@ class Fetcher:
         cluster_id = part.cluster_id
         if part.differs:
             log = partition.log
-            found = follower.differs(
+            found: LogChange = follower.differs(
                 part.epoch, part.end, mine=log.epochs, start=log.start, log_end=log.end
             )
             if isinstance(found, BeginAnew):
@@ -310,8 +315,11 @@ class Fetcher:
             self._change(partition, follower, cluster_id, found)
             return
         if part.error == OffsetOutOfRange.code:
-            change = follower.is_behind(part.start, part.purged, part.purges, part.producers)
-            self._change(partition, follower, cluster_id, change)
+            if part.is_whole:
+                found = follower.is_behind(part.start, part.purged, part.purges, part.producers)
+            else:
+                found = LearnProducers(part.start, part.producers)
+            self._change(partition, follower, cluster_id, found)
             return
         if part.error:  # one of the two does not know yet what the other does
             follower.tell_again()
@@ -386,7 +394,7 @@ class Fetcher:
             self.list_again(cluster_id, partition)
 
     def _change(
-        self, partition: Partition, follower: Follower, cluster_id: int, change: Cut | BeginAnew
+        self, partition: Partition, follower: Follower, cluster_id: int, change: LogChange
     ) -> None:
         self._listed.pop(cluster_id, None)
         self._to_list.pop(cluster_id, None)
@@ -454,7 +462,7 @@ class Fetching:
         *,
         broker_epoch: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
-        change_log: Callable[[Partition, Follower, Cut | BeginAnew], Coroutine[Any, Any, None]],
+        change_log: Callable[[Partition, Follower, LogChange], Coroutine[Any, Any, None]],
         log_starts: LogStarts,
         threshold: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -532,7 +540,7 @@ class Fetching:
         self,
         partition: Partition,
         follower: Follower,
-        change: Cut | BeginAnew,
+        change: LogChange,
         then: Callable[[], None],
     ) -> None:
         """Change a log for the sake of the leader that `follower` follows, then call `then`."""

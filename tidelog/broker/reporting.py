@@ -119,11 +119,12 @@ class Reporting:
         if image.replica(self._node_id, cluster_id) is None:
             return None
         log = partition.log
+        is_ignorant = partition.leader is None and log.is_ignorant
         return ReplicaReport(
             cluster_id,
             log.epochs.latest,
             log.synced_end,
             partition.high_watermark,
             log.damaged_at is not None and not partition.leads_damaged,
-            partition.is_cut,
+            partition.is_cut or is_ignorant,
         )

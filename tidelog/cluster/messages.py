@@ -165,6 +165,8 @@ class ReplicaPosition(msgspec.Struct, frozen=True, array_like=True):
     """How many purges the leader had counted when this log began anew, if it did in this epoch."""
     lacks_producers: bool = False
     """Whether this log is empty, and does not know who wrote what is deleted before `offset`."""
+    lacks_before: Offset = NO_OFFSET
+    """Where a log begins that has batches, and does not know who wrote what is deleted before."""
 
 
 class FetchReplicas(Message, frozen=True, kw_only=True, tag=True):
@@ -215,6 +217,8 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     The follower notes it as its own (`log/producers.py`). Without it, a follower that leads later
     would take a retried batch for a new one.
     """
+    is_whole: bool = True
+    """False: the follower's batches stay; it only has to note `producers` at `start`."""
 
 
 class FetchReplicasAnswer(Message, frozen=True, kw_only=True, tag=True):

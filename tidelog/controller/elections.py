@@ -14,7 +14,8 @@ Rule 6: a replica that says it is damaged neither leads nor is in sync while oth
         what may: there is nothing to wait for.
 Rule 7: a replica whose start had to discard bytes leads only if all who could lead are so, and are
         there to be compared, and nobody knows of more that was committed: what it took for a torn
-        tail may have been rot.
+        tail may have been rot. The same holds for one that lost its note of who wrote deleted
+        records: it would write a retried batch twice.
 Rule 8: a broker whose disk is full leads only what no other in-sync replica with room can lead, and
         is not preferred while it is full. When another takes over, the full broker leaves the
         in-sync set if enough stay, and more than one: it may not even have room to learn whom to

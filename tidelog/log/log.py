@@ -77,6 +77,8 @@ class LogState:
     """Whether this log has nothing of what its partition had in the same process before."""
     lacks_producers: bool = False
     """Whether no file tells who wrote the records that were deleted before the first batch."""
+    lacks_before: Offset | None = None
+    """The first batch, if the file that told who wrote what was deleted before it is rotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +240,9 @@ class Log:
     __slots__ = (
         "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_lacks_producers",
         "_segment_written", "_steps", "_untaken_bytes", "closed_at", "config", "damaged_at",
-        "directory", "end", "epochs", "gone", "is_anew", "producers", "refusal", "reserve",
-        "segments", "start", "swaps", "synced_end", "tail", "transactions", "unsynced_bytes",
-        "unwritten_bytes", "written_end",
+        "directory", "end", "epochs", "gone", "is_anew", "lacks_before", "producers", "refusal",
+        "reserve", "segments", "start", "swaps", "synced_end", "tail", "transactions",
+        "unsynced_bytes", "unwritten_bytes", "written_end",
     )  # fmt: skip
 
     def __init__(
@@ -261,6 +263,8 @@ class Log:
         self.tail = Tail(state.end)
         self.is_anew = state.is_anew
         self._lacks_producers = state.lacks_producers
+        self.lacks_before = state.lacks_before
+        """Before it somebody wrote records that are deleted; who, this log does not know."""
         self.swaps = 0
         """How often compacted segments have taken the place of others."""
         self.unsynced_bytes = 0
@@ -308,6 +312,11 @@ class Log:
     def lacks_producers(self) -> bool:
         """Whether this log should learn who wrote what was deleted before its first batch."""
         return self._lacks_producers and self.end == self._empty_at
+
+    @property
+    def is_ignorant(self) -> bool:
+        """Whether this log would take a retry of a batch that is deleted for a new one."""
+        return self.lacks_before is not None or self.lacks_producers
 
     def note_damage(self, offset: Offset) -> None:
         """What lies from `offset` on was synced once, and cannot be read any more."""

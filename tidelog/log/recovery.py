@@ -368,6 +368,9 @@ def _load_transactions(
     has_batches = state.damaged_at is not None or any(s.size for s in state.segments)
     is_known = has_batches or state.end == 0 or (is_noted and folded_to == state.end)
     state.lacks_producers = not is_known
+    first = state.segments[0].base
+    if has_batches and first > 0 and snapshots and not is_noted:
+        state.lacks_before = first
 
 
 def _newest_snapshot(

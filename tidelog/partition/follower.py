@@ -15,7 +15,8 @@ Rule 3: nothing is told of what this replica holds or promises before the leader
     any        nothing is in both logs          begin anew at the leader's start; aligning
     any        what is asked for is deleted     the same
     any        tombstones past it are purged    the same: this log may hold values without them
-    any        who wrote what is deleted        the same: this log is empty, and does not know it
+    any        who wrote what is deleted        the same: this log is empty, and does not know it;
+                                                if it has batches, note so and ask again
     following  batches                          append, ask for the next; following
     following  they differ                      the same as above: a full disk may have cut the log
 
@@ -23,7 +24,7 @@ Another epoch is another `Follower`.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidelog.log.epochs import EpochHistory
 from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset
@@ -49,6 +50,17 @@ class BeginAnew:
     """How many purges the leader counted then."""
     producers: bytes = b""
     """A snapshot of who wrote what is deleted before `start`; empty if the leader does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnProducers:
+    """Note `producers`, a snapshot of who wrote what is deleted before `start`; batches stay."""
+
+    start: Offset
+    producers: bytes
+
+
+LogChange: TypeAlias = Cut | BeginAnew | LearnProducers
 
 
 class Follower:

@@ -26,7 +26,7 @@ from tidelog.log.steps import is_short, shortage
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, end_after_cut, note_producers, remove_all
 from tidelog.model import Offset
-from tidelog.partition.follower import BeginAnew
+from tidelog.partition.follower import BeginAnew, LearnProducers
 
 if TYPE_CHECKING:
     from tidelog.partition.driver import Partition
@@ -122,6 +122,18 @@ class Mending:
             partition.purges.begin(max(partition.purges.floor, change.purged))
             if partition.follower is not None:
                 partition.follower.purges = change.purges
+
+    async def learn(self, change: LearnProducers) -> None:
+        """Note who wrote what is deleted before the first batch, and open the log again."""
+        partition = self._partition
+        _log.warning("%s learns who wrote what is deleted before %d", partition.name, change.start)
+        look = partial(self._open, partition.log.start, partition.log.promised_end)
+
+        def work() -> LogState:
+            note_producers(self._host.disk, partition.path, change.start, change.producers)
+            return look()
+
+        await self._change(work, look)
 
     async def _change(self, work: Callable[[], LogState], look: Callable[[], LogState]) -> None:
         """Let a thread do `work`, or `look` what it has left if the disk is too full for it."""

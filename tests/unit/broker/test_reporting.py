@@ -30,7 +30,9 @@ class Stage:
         self.reporting = Reporting(ME, metadata, replicas)
 
     def _partition(self, number: int) -> Any:
-        log = SimpleNamespace(epochs=SimpleNamespace(latest=1), synced_end=10, damaged_at=None)
+        log = SimpleNamespace(
+            epochs=SimpleNamespace(latest=1), synced_end=10, damaged_at=None, is_ignorant=False
+        )
         return Replica(TopicPartition("t", number), self.topic_id, log)
 
     def _holds(self, partition: Any) -> bool:
@@ -56,6 +58,7 @@ class Replica:
     topic_id: UUID
     log: Any
     high_watermark: int = 10
+    leader: Any = None
     leads_damaged: bool = False
     is_cut: bool = False
 
