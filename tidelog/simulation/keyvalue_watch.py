@@ -17,7 +17,7 @@ import sqlite3
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.services import Services
@@ -32,6 +32,7 @@ from tidelog.simulation.registers import Key, Logged
 from tidelog.simulation.replica_watch import ReplicaWatch
 from tidelog.simulation.world import World
 from tidelog.views.kv import entry_of, scan
+from tidelog.views.store import position_in
 
 VIEW: Final = "a view is a fold of its log"
 VIEW_FALLS: Final = "a view never goes back"
@@ -267,9 +268,10 @@ def _partitions(machine: Machine) -> list[Partition]:
 def _read_view(
     database: sqlite3.Connection,
 ) -> tuple[tuple[Offset, Offset], dict[bytes, tuple[Offset, bytes]]]:
-    position: Any = database.execute("SELECT applied, start FROM meta").fetchone()
+    at = position_in(database)
     rows = scan(database, b"", None)
-    return position, {row.key: (row.version, row.value or b"") for row in rows}
+    entries = {row.key: (row.version, row.value or b"") for row in rows}
+    return (at.applied, at.start), entries
 
 
 def _committed(record: Record, producer_id: ProducerId) -> tuple[bytes, Committed]:

@@ -4,7 +4,8 @@ Rule 1: what changes and the offset that it changes to are one transaction. A cr
         of an earlier prefix of the log, whole.
 Rule 2: a view belongs to one topic and to one history. What is of another kind, topic or history,
         or cannot be read, is thrown away and made again.
-Rule 3: where a view is bears a checksum, and so does all that its kind keeps (`views.checks`).
+Rule 3: where a view is bears a checksum, and so does all that its kind keeps (`views.checks`). What
+        the tables are is compared with what was made when a view is opened.
 Rule 4: `apply` and `open` run in a disk's thread, one at a time; the event loop reads.
 """
 
@@ -67,20 +68,43 @@ class Position:
     start: Offset = 0
 
 
+def position_in(database: sqlite3.Connection) -> Position:
+    """Where a view is, as its readers see it: its file may be ahead of what was heard of it."""
+    _, _, _, applied, epoch, start = _read_meta(database)
+    return Position(applied=applied, epoch=epoch, start=start)
+
+
 def applied_in(database: sqlite3.Connection) -> Offset:
-    """How far a view is, as its readers see it: its file may be ahead of what was heard of it."""
-    return _read_meta(database)[3]
+    """How far a view is, as its readers see it."""
+    return position_in(database).applied
 
 
 def _read_meta(database: sqlite3.Connection) -> tuple[str, int, str, Offset, Epoch, Offset]:
     try:
-        found: Any = database.execute(_WHERE).fetchone()
+        rows: list[Any] = database.execute(_WHERE).fetchmany(2)
     except UnicodeDecodeError as error:
         raise Rotten(f"where the view is cannot be told: {error}") from error
-    if found is None or sum_of_position(*found[:6]) != found[6]:
-        raise Rotten(f"where the view is cannot be told: {found}")
-    kind, version, topic, applied, epoch, start = found[:6]
+    if len(rows) != 1 or sum_of_position(*rows[0][:6]) != rows[0][6]:
+        raise Rotten(f"where the view is cannot be told: {rows}")
+    kind, version, topic, applied, epoch, start = rows[0][:6]
     return kind, version, topic, applied, epoch, start
+
+
+def _statements(kind: "Kind") -> list[str]:
+    """What makes the tables of a view."""
+    return [_META, *filter(str.strip, kind.schema.split(";"))]
+
+
+def _check_tables(database: sqlite3.Connection, kind: "Kind") -> None:
+    """See that the tables are what was made. SQLite believes what is written of them, rotten or
+    not: without its primary key, a row that should be replaced is added."""
+    try:
+        rows = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    except UnicodeDecodeError as error:
+        raise Rotten(f"the tables are damaged: {error}") from error
+    found = sorted(" ".join(str(sql).split()) for (sql,) in rows)
+    if found != sorted(" ".join(statement.split()) for statement in _statements(kind)):
+        raise Rotten(f"the tables are damaged: {found}")
 
 
 class ViewStore:
@@ -116,6 +140,7 @@ class ViewStore:
         kind, version, topic, applied, epoch, start = _read_meta(self._database.writer)
         if (kind, version, topic) != (self._kind.name, self._kind.version, self._topic.hex):
             return None
+        _check_tables(self._database.writer, self._kind)
         return Position(applied=applied, epoch=epoch, start=start)
 
     def reset(self) -> Position:
@@ -126,8 +151,7 @@ class ViewStore:
         self.is_open = True
         writer = self._database.writer
         writer.execute("BEGIN IMMEDIATE")
-        writer.execute(_META)
-        for statement in filter(str.strip, self._kind.schema.split(";")):
+        for statement in _statements(self._kind):
             writer.execute(statement)
         self._kind.begin(writer)
         self._note(Position())

@@ -154,6 +154,32 @@ def test_where_a_view_is_bears_a_checksum_too():
         applied_in(kept.database)
 
 
+def test_a_view_whose_tables_have_rotted_is_made_again():
+    """A flipped bit of `PRIMARY` is no error to SQLite: rows are added then, not replaced."""
+    kept = Kept()
+    kept.fold((b"k", b"1"))
+    kept.database.execute("PRAGMA writable_schema = ON")
+    changed = kept.database.execute(
+        "UPDATE sqlite_master SET sql = replace(sql, 'PRIMARY', 'PRIMIRY') WHERE name = 'meta'"
+    )
+    kept.store.finish()
+
+    assert changed.rowcount == 1
+    assert kept.store.open() == Position()
+
+
+def test_a_view_is_in_one_place():
+    kept = Kept()
+    kept.fold((b"k", b"1"))
+    kept.database.execute("CREATE TABLE twice AS SELECT * FROM meta")
+    kept.database.execute("INSERT INTO twice SELECT * FROM twice")
+    kept.database.execute("DROP TABLE meta")
+    kept.database.execute("ALTER TABLE twice RENAME TO meta")
+
+    with pytest.raises(Rotten):
+        applied_in(kept.database)
+
+
 def test_nobody_gets_a_copy_of_what_has_rotted(tmp_path: Path):
     kept = Kept()
     kept.fold((b"k", b"1"))
