@@ -74,7 +74,7 @@ class LogState:
     damaged_at: Offset | None = None
     """The first offset that was durable once and cannot be read any more."""
     is_anew: bool = False
-    """Whether this log has nothing of what its partition had in the same process before."""
+    """Whether this log lacks what its partition had in the same process before, or most of it."""
     lacks_producers: bool = False
     """Whether no file tells who wrote the records that were deleted before the first batch."""
     lacks_before: Offset | None = None

@@ -105,20 +105,29 @@ class Mending:
         why = "it is damaged" if is_damaged else "what it has would not become what its leader has"
         _log.warning("%s begins anew at %d: %s", partition.name, start, why)
 
+        is_done = False
+
         def work() -> LogState:
+            nonlocal is_done
             note(change)
             remove_all(self._host.disk, partition.path, EpochHistory())
             if change.producers:
                 note_producers(self._host.disk, partition.path, start, change.producers)
             state = self._open(start)
-            state.is_anew = True
+            state.is_anew = is_done = True
             if change.producers:  # nobody is asked again for what this node cannot read
                 state.lacks_producers = False
             return state
 
-        old_start = partition.log.start
-        await self._change(work, lambda: self._open(old_start))
-        if partition.log.is_anew:  # else a full disk has kept it from being done
+        old_start, old_end = partition.log.start, partition.log.end
+
+        def look() -> LogState:
+            state = self._open(old_start)
+            state.is_anew = state.end < old_end  # some of it is gone already
+            return state
+
+        await self._change(work, look)
+        if is_done:  # else a full disk has kept it from being done
             partition.purges.begin(max(partition.purges.floor, change.purged))
             if partition.follower is not None:
                 partition.follower.purges = change.purges

@@ -13,7 +13,7 @@ from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Offset
 from tidelog.partition import mending
-from tidelog.partition.follower import BeginAnew
+from tidelog.partition.follower import NO_PURGES, BeginAnew
 from tidelog.records import Record, encode_batch, read_header, stamp
 
 BATCH_BYTES = len(encode_batch([Record(value=b"v", timestamp_ms=0)]))
@@ -382,5 +382,25 @@ def test_a_followers_log_that_was_opened_again_is_told_of():
         assert told == [2]
         assert partition.log.end == 2
         assert partition.high_watermark <= 2
+
+    follow(story)
+
+
+def test_a_log_that_a_full_disk_keeps_from_beginning_anew_says_that_some_of_it_is_gone():
+    """Views of it, and whoever saw its watermark, must not take it for the log that it was."""
+
+    async def story(stage: Follower) -> None:
+        partition, told = stage.partition, written_by(7, 30)
+        stage.fetch(5)
+        await stage.settle()
+        stage.squeeze(0)
+
+        change = BeginAnew(40, 30, 2, producers=told.encode())
+        await finish(partition.mending.begin_anew(change, stage.note_anew), stage.hands)
+
+        assert partition.log.end < 5
+        assert partition.log.is_anew
+        assert partition.follower is not None and partition.follower.purges == NO_PURGES
+        assert partition.purges.floor == 0
 
     follow(story)
