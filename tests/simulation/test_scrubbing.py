@@ -1,5 +1,6 @@
 """Rot in sealed segments: found within a cycle, told, and healed from another replica."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import DATA
 from tidelog.simulation.plan import Plan
 from tidelog.simulation.replicated import OneTryClient
-from tidelog.simulation.rot import HEALED, MISTAKEN, ROT
+from tidelog.simulation.rot import HEALED, MISTAKEN, ROT, check_healed
 from tidelog.simulation.swarm import make_plan, play
 
 SEALED = Path(DATA) / str(PLACE) / "00000000000000000000.log"
@@ -314,6 +315,46 @@ def test_a_compacted_replica_begins_anew(role):
         stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
         assert content(stage, node, path) == sound
         assert state_of(stage, node).open == []
+
+
+# What the simulator waits for before it looks.
+
+
+@pytest.mark.parametrize("moment", ["before the wait", "during the wait"])
+def test_a_node_that_starts_again_has_whole_cycles_to_heal_what_rotted(monkeypatch, moment):
+    scrub = Scrubber.run
+
+    async def scrub_late(self: Scrubber) -> None:
+        await asyncio.sleep(1.0)  # a node is up before it has read which cycle it is in
+        await scrub(self)
+
+    monkeypatch.setattr(Scrubber, "run", scrub_late)
+    with a_stage(**scrubbing(scrub_interval_ms=5000)) as stage:
+        for _ in range(12):
+            stage.commit()
+        node = stage.nodes[1]
+        for _ in range(3):  # more cycles than are waited for
+            await_cycle(stage, node)
+        stage.world.run(0.3)  # they are noted
+        machine, sound = stage.world.machines[node], content(stage, node)
+        machine.is_rotten = True
+        for other in set(stage.world.machines) - {node}:
+            stage.world.machines[other].is_damaged = True  # nobody waits for their cycles
+
+        def start_rotten() -> None:
+            stage.world.crash(node)
+            machine.disk.flip_bit(SEALED, 70, 1)
+            stage.world.restart(node)
+
+        if moment == "before the wait":
+            start_rotten()
+            stage.world.run_until(lambda: stage.world.is_up(node), CYCLE_SECONDS_MAX)
+        else:
+            stage.world.after(6.0, start_rotten)
+        check_healed(stage.world, CYCLE_SECONDS_MAX)
+
+        assert content(stage, node) == sound
+        assert state_of(stage, node).healed == 1
 
 
 # Found by seeds.

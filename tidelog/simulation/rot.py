@@ -133,10 +133,14 @@ def _not_scrubbed(
             continue
         broker = machine.node.broker
         state = broker.scrubber.state
-        life, cycle = cycles.setdefault(machine.number, (machine.lives, state.cycle + 2))
+        if not state.cycle:
+            waiting = f"{machine.name} has not read which cycle it is in"
+            continue
+        life, cycle = cycles.get(machine.number, (0, 0))
         if life != machine.lives:
-            cycles[machine.number] = (machine.lives, state.cycle + 2)
-        elif state.cycle < cycle:
+            cycle = state.cycle + 2  # the one that is under way may have passed what rotted since
+            cycles[machine.number] = (machine.lives, cycle)
+        if state.cycle < cycle:
             waiting = f"{machine.name} is in cycle {state.cycle} of {cycle}"
         elif state.open:
             waiting = f"{machine.name} has {state.open}"
