@@ -1,6 +1,8 @@
 """Rot in sealed segments: found within a cycle, told, and healed from another replica."""
 
 import asyncio
+import errno
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
 from tidelog.records import Record, encode_batch, read_header
 from tidelog.simulation import swarm
+from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import DATA
 from tidelog.simulation.plan import Plan
@@ -315,6 +318,60 @@ def test_a_compacted_replica_begins_anew(role):
         stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
         assert content(stage, node, path) == sound
         assert state_of(stage, node).open == []
+
+
+class Unreadable:
+    """A device that does not open or read one file, so many times."""
+
+    def __init__(self, disk: SimulatedDisk, path: Path, times: int) -> None:
+        self.times = times
+        self._path = path
+        disk.on_operation = self._fail
+
+    def _fail(self, operation: str, path: Path) -> None:
+        if path == self._path and operation in ("open", "read") and self.times:
+            self.times -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_compacted_replica_whose_device_fails_to_read_for_a_moment_keeps_what_it_has(role):
+    with a_stage(**scrubbing(scrub_interval_ms=10_000)) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        leader, *followers = replicas_of(stage, "keys")
+        node = leader if role == "leader" else followers[0]
+        partition = stage.world.node(node).broker.replicas.find("keys", 0)
+        before, epoch = partition.log, stage.image.topics["keys"].partitions[0].epoch
+        path = Path(DATA) / "keys-0" / SEALED.name
+        device = Unreadable(stage.world.machines[node].disk, path, times=3)
+
+        await_cycle(stage, node)
+        assert not device.times
+        [rot] = state_of(stage, node).open
+        assert rot.why == "the device did not read it; it is asked again"
+        stage.world.run_until(lambda: not state_of(stage, node).open, CYCLE_SECONDS_MAX)
+
+        assert [rot.state for rot in state_of(stage, node).recent] == ["gone"]
+        assert partition.log is before
+        assert before.damaged_at is None
+        state = stage.image.topics["keys"].partitions[0]
+        assert (state.epoch, state.in_sync) == (epoch, set(state.replicas))
+
+
+def test_a_compacted_replica_whose_device_does_not_read_any_more_begins_anew():
+    calm = scrubbing(scrub_interval_ms=10_000, log_cleaner_backoff_ms=600_000)
+    with a_stage(**calm) as stage:  # a cleaner that cannot read ends its node
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        node = replicas_of(stage, "keys")[1]
+        before = stage.world.node(node).broker.replicas.find("keys", 0).log
+        path = Path(DATA) / "keys-0" / SEALED.name
+        device = Unreadable(stage.world.machines[node].disk, path, times=1_000_000)
+
+        stage.world.run_until(lambda: before.damaged_at == 0, 2 * CYCLE_SECONDS_MAX)
+        device.times = 0  # another file lies elsewhere on the device
+        stage.world.run_until(lambda: state_of(stage, node).healed, CYCLE_SECONDS_MAX)
+
+        assert stage.world.node(node).broker.replicas.find("keys", 0).log is not before
 
 
 # What the simulator waits for before it looks.

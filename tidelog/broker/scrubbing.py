@@ -7,7 +7,8 @@ Rule 3: rot is healed where it is, with the bytes that another replica has at th
         batch of one epoch and offset was written by one leader, once: so a batch that checks out
         and is of the epoch that this log's own history names there is the one that was lost.
 Rule 4: where compaction has been at work replicas differ. There a follower begins anew, and a
-        leader hands over first: both as with any damage, and only while others are in sync.
+        leader hands over first: both as with any damage, and only while others are in sync. What
+        the device does not read counts only if it still does not seconds later: bytes may be there.
 Rule 5: a sole replica is never changed. Its rot is told, and whoever reads it gets an error.
 
     found -> healed      another replica had the bytes, and they fit
@@ -113,6 +114,8 @@ class Scrubber:
         """Rot because of which a log was declared damaged: another one takes its place."""
         self._unhealed: dict[Rot, _Visit] = {}
         """Where rot lies that nobody could help with so far."""
+        self._unread: dict[Rot, float] = {}
+        """Since when a device does not read where a log would begin anew for it."""
         self._tending: dict[Partition, None] = {}
         member.handle(FetchRange, self._on_fetch)
 
@@ -386,6 +389,11 @@ class Scrubber:
         if known is None or not known.in_sync - {self._node_id}:
             rot.why = "no other replica is in sync"
             return False
+        if visit.scrub.is_unread:
+            now = self._host.clock.monotonic()
+            if now - self._unread.setdefault(rot, now) < TEND_SECONDS:
+                rot.why = "the device did not read it; it is asked again"
+                return False
         rot.why = "the log is compacted: the replica begins anew"
         if self._is_current(visit):
             self._declared[rot] = visit.log
@@ -414,15 +422,18 @@ class Scrubber:
         self._cycle.gone(rot, now_ms)
         self._unhealed.pop(rot, None)
         self._declared.pop(rot, None)
+        self._unread.pop(rot, None)
 
     async def _look_again(self, partition: Partition, rot: Rot) -> None:
         visit = self._unhealed.get(rot)
-        if visit is not None and self._is_current(visit):
+        is_current = visit is not None and self._is_current(visit)
+        if visit is not None and is_current and not visit.scrub.is_unread:
             if await self._heal(visit, rot):
                 await self._scrub_segment(visit)
             return
-        self._unhealed.pop(rot, None)  # found before a restart, or in a log that is there no more
-        visit = self._visit(partition, rot.offset)
+        self._unhealed.pop(rot, None)
+        if not is_current:  # found before a restart, or in a log that is there no more
+            visit = self._visit(partition, rot.offset)
         if visit is not None:
             await self._scrub_segment(visit)
             if visit.scrub.is_done and rot not in self._unhealed and rot not in self._declared:

@@ -76,8 +76,8 @@ class SegmentScrub:
 
     __slots__ = (
         "_epochs", "_file", "_index", "_index_interval_bytes", "_starts", "checks_epochs", "end",
-        "has_gaps", "is_done", "offset", "position", "problem", "segment", "stale_indexes",
-        "start",
+        "has_gaps", "is_done", "is_unread", "offset", "position", "problem", "segment",
+        "stale_indexes", "start",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +107,8 @@ class SegmentScrub:
         self.position = 0
         self.offset = segment.base
         self.problem: str | None = None
+        self.is_unread = False
+        """Whether the problem is that the device did not read it. It may the next time."""
         self.is_done = False
         self._index_interval_bytes = index_interval_bytes or 0
         self._index: Segment | None = None
@@ -124,7 +126,7 @@ class SegmentScrub:
 
     def read(self, disk: Disk) -> Scanned:
         """Check the next slice."""
-        self.problem = None
+        self.problem, self.is_unread = None, False
         try:
             if self._file is None:
                 self._file = disk.open(self.segment.path())
@@ -135,6 +137,7 @@ class SegmentScrub:
             if error.errno != errno.EIO:
                 raise
             self.problem, found = f"the device does not read it ({error.strerror})", Scanned(0, 0)
+            self.is_unread = True
         if self.problem is not None and self._pass_deleted(disk):
             self.problem = None
         if self.problem is not None or self.is_done:
