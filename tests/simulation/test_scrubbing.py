@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
 from tidelog.broker import scrubbing as scrubbing_module
-from tidelog.broker.scrubbing import Scrubber
+from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
+from tidelog.controller.image import PartitionImage
 from tidelog.host import Path, read_file
+from tidelog.log.log import Log
 from tidelog.log.scrub import BATCH_BYTES_MIN, SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
@@ -320,6 +323,111 @@ def test_a_compacted_replica_begins_anew(role):
         assert state_of(stage, node).open == []
 
 
+def log_of(stage: Stage, node: int) -> Log:
+    log: Log = stage.world.node(node).broker.replicas.find("keys", 0).log
+    return log
+
+
+def keys_state(stage: Stage) -> PartitionImage:
+    """The partition by the newest metadata that a node has; the controller may be down."""
+    brokers = [machine.node.broker for machine in stage.world.machines.values() if machine.is_up]
+    newest = max(brokers, key=lambda broker: broker.metadata.applied)
+    state: PartitionImage = newest.image.topics["keys"].partitions[0]
+    return state
+
+
+def await_in_sync(stage: Stage, nodes: Collection[int]) -> None:
+    stage.world.run_until(lambda: keys_state(stage).in_sync == set(nodes), 2 * CYCLE_SECONDS_MAX)
+
+
+def await_healed(stage: Stage, nodes: Collection[int]) -> None:
+    def is_so() -> bool:
+        return all(not state_of(stage, node).open for node in nodes)
+
+    stage.world.run_until(is_so, 2 * CYCLE_SECONDS_MAX)
+    assert [state_of(stage, node).healed for node in nodes] == [1] * len(nodes)
+
+
+def test_two_compacted_replicas_that_rot_keep_what_they_have_until_a_third_is_whole():
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        *rotten, third = nodes = replicas_of(stage, "keys")
+        stage.world.crash(third)
+        await_in_sync(stage, rotten)
+        logs = [log_of(stage, node) for node in rotten]
+
+        stage.part(*rotten)  # for less than a follower may be silent
+        for at, (node, log) in enumerate(zip(rotten, logs, strict=True)):
+            stage.world.machines[node].disk.flip_bit(log.segments[at].path(), 65, 1)
+        for node in rotten:
+            await_cycle(stage, node)
+        stage.world.heal()
+        stage.world.run(2 * TEND_SECONDS)
+
+        assert [log.damaged_at for log in logs] == [None, None]
+        for node in rotten:
+            [rot] = state_of(stage, node).open
+            assert rot.why == "no other replica that is in sync says that it is whole"
+        assert keys_state(stage).leader in rotten
+        assert keys_state(stage).in_sync == set(rotten)
+
+        stage.world.restart(third)
+        await_healed(stage, rotten)
+        await_in_sync(stage, nodes)
+
+
+def test_a_compacted_replica_that_rots_while_another_begins_anew_from_it_goes_on_leading():
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        *rotten, third = nodes = replicas_of(stage, "keys")
+        for node in rotten:  # so that memory has nothing of what rots
+            stage.world.crash(node)
+            await_in_sync(stage, set(nodes) - {node})
+            stage.world.restart(node)
+            await_in_sync(stage, nodes)
+        stage.world.crash(third)
+        await_in_sync(stage, rotten)
+
+        for at, node in enumerate(rotten):
+            segment = log_of(stage, node).segments[at]
+            stage.world.machines[node].disk.flip_bit(segment.path(), 65, 1)
+        # The first to look hears of no rot, and leaves. It cannot copy what has rotted at the last.
+        stage.world.run_until(lambda: len(keys_state(stage).in_sync) == 1, CYCLE_SECONDS_MAX)
+        [last] = keys_state(stage).in_sync
+        stage.world.run(2 * TEND_SECONDS)
+        assert keys_state(stage).in_sync == {last}
+        assert log_of(stage, last).damaged_at is None
+        assert keys_state(stage).leader == last
+
+        stage.world.restart(third)
+        await_healed(stage, rotten)
+        await_in_sync(stage, nodes)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_compacted_replica_that_is_alone_keeps_what_it_has(role):
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        leader, *followers = nodes = replicas_of(stage, "keys")
+        node = leader if role == "leader" else followers[0]
+        others = set(stage.world.machines) - {node}
+        for other in others:
+            stage.world.cut(node, other)
+            stage.world.cut(other, node)
+        log = log_of(stage, node)
+        assert keys_state(stage).in_sync == set(nodes)
+
+        stage.world.machines[node].disk.flip_bit(log.segments[0].path(), 65, 1)
+        await_cycle(stage, node)
+
+        assert log.damaged_at is None
+        assert len(state_of(stage, node).open) == 1
+
+        stage.world.heal()
+        await_healed(stage, [node])
+        await_in_sync(stage, nodes)
+
+
 class Unreadable:
     """A device that does not open or read one file, so many times."""
 
@@ -341,7 +449,7 @@ def test_a_compacted_replica_whose_device_fails_to_read_for_a_moment_keeps_what_
         leader, *followers = replicas_of(stage, "keys")
         node = leader if role == "leader" else followers[0]
         partition = stage.world.node(node).broker.replicas.find("keys", 0)
-        before, epoch = partition.log, stage.image.topics["keys"].partitions[0].epoch
+        before, epoch = partition.log, keys_state(stage).epoch
         path = Path(DATA) / "keys-0" / SEALED.name
         device = Unreadable(stage.world.machines[node].disk, path, times=3)
 
@@ -354,8 +462,9 @@ def test_a_compacted_replica_whose_device_fails_to_read_for_a_moment_keeps_what_
         assert [rot.state for rot in state_of(stage, node).recent] == ["gone"]
         assert partition.log is before
         assert before.damaged_at is None
-        state = stage.image.topics["keys"].partitions[0]
-        assert (state.epoch, state.in_sync) == (epoch, set(state.replicas))
+        state = keys_state(stage)
+        assert state.epoch == epoch
+        assert state.in_sync == set(state.replicas)
 
 
 def test_a_compacted_replica_whose_device_does_not_read_any_more_begins_anew():

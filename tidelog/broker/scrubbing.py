@@ -7,8 +7,10 @@ Rule 3: rot is healed where it is, with the bytes that another replica has at th
         batch of one epoch and offset was written by one leader, once: so a batch that checks out
         and is of the epoch that this log's own history names there is the one that was lost.
 Rule 4: where compaction has been at work replicas differ. There a follower begins anew, and a
-        leader hands over first: both as with any damage, and only while others are in sync. What
-        the device does not read counts only if it still does not seconds later: bytes may be there.
+        leader hands over first: both as with any damage, and only if another replica that is in
+        sync says just then that it is whole. Whoever knows of rot says that it is not: so of those
+        in sync one at least stays, and leads, whatever rots. What the device does not read counts
+        only if it still does not seconds later: bytes may be there.
 Rule 5: a sole replica is never changed. Its rot is told, and whoever reads it gets an error.
 
     found -> healed      another replica had the bytes, and they fit
@@ -27,7 +29,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.broker.replicas import Replicas
 from tidelog.cluster.member import Member
-from tidelog.cluster.messages import FetchRange, FetchRangeAnswer
+from tidelog.cluster.messages import (
+    ConfirmWhole,
+    ConfirmWholeAnswer,
+    FetchRange,
+    FetchRangeAnswer,
+)
 from tidelog.config import NodeConfig
 from tidelog.controller.image import PartitionImage
 from tidelog.errors import BrokerError, StorageError, UnknownTopicOrPartition
@@ -118,6 +125,7 @@ class Scrubber:
         """Since when a device does not read where a log would begin anew for it."""
         self._tending: dict[Partition, None] = {}
         member.handle(FetchRange, self._on_fetch)
+        member.handle(ConfirmWhole, self._on_confirm_whole)
 
     @property
     def state(self) -> ScrubState:
@@ -318,7 +326,7 @@ class Scrubber:
                 rot.why = "no other replica is there"
             return False
         if visit.scrub.has_gaps:
-            return self._begin_anew(visit, rot, known)
+            return await self._begin_anew(visit, rot, known)
         for source in others:
             try:
                 fit, size = await self._heal_from(source, visit, known)
@@ -384,20 +392,31 @@ class Scrubber:
             raise StorageError(answer.problem or "it has nothing there")
         return data
 
-    def _begin_anew(self, visit: _Visit, rot: Rot, known: PartitionImage | None) -> bool:
+    async def _begin_anew(self, visit: _Visit, rot: Rot, known: PartitionImage | None) -> bool:
         """Leave it to the way of every damaged replica; whether nothing is left to be done."""
-        if known is None or not known.in_sync - {self._node_id}:
-            rot.why = "no other replica is in sync"
-            return False
         if visit.scrub.is_unread:
             now = self._host.clock.monotonic()
             if now - self._unread.setdefault(rot, now) < TEND_SECONDS:
                 rot.why = "the device did not read it; it is asked again"
                 return False
+        if known is None or not await self._is_another_whole(known):
+            rot.why = "no other replica that is in sync says that it is whole"
+            return False
         rot.why = "the log is compacted: the replica begins anew"
-        if self._is_current(visit):
+        if self._is_current(visit) and self._known(visit.partition) == known:
             self._declared[rot] = visit.log
             self._declare(visit.partition, visit.log, rot.offset)
+        return False
+
+    async def _is_another_whole(self, known: PartitionImage) -> bool:
+        asked = ConfirmWhole(cluster_id=known.cluster_id, partition_epoch=known.partition_epoch)
+        for node in self._others(known):
+            with suppress(PeerUnreachable, PeerRefused):
+                answer = await self._member.hub.ask(
+                    node, asked, ConfirmWholeAnswer, seconds_max=_ASK_SECONDS_MAX
+                )
+                if answer.is_whole:
+                    return True
         return False
 
     async def tend(self) -> None:
@@ -445,7 +464,7 @@ class Scrubber:
         Not if another replica had something else there: then only a new beginning helps.
         """
         visit = self._visit(partition, offset)
-        if visit is None or visit.scrub.has_gaps:
+        if visit is None:
             return False
         scrub = visit.scrub
         await self._host.offload.run(partial(scrub.seek, self._host.disk))
@@ -488,6 +507,25 @@ class Scrubber:
             return
         work = partial(found.perform_checked, self._host.disk, has_gaps=partition.has_gaps)
         self._host.offload.run(work).add_done_callback(partial(_answer, place))
+
+    def _on_confirm_whole(self, source: NodeId, asked: ConfirmWhole, place: Answer | None) -> None:
+        assert place is not None, "it is a question"
+        place.send(ConfirmWholeAnswer(is_whole=self._is_whole(asked)))
+
+    def _is_whole(self, asked: ConfirmWhole) -> bool:
+        at = self._metadata.image.places.get(asked.cluster_id)
+        if at is None or at.partition.partition_epoch != asked.partition_epoch:
+            return False
+        try:
+            partition = self._replicas.find(at.topic.id, at.number)
+        except UnknownTopicOrPartition:
+            return False
+        return (
+            self._node_id in at.partition.in_sync
+            and partition.log.damaged_at is None
+            and not partition.mending.is_busy
+            and not any(rot.name == partition.name for rot in self._cycle.state.open)
+        )
 
     def _read(self, asked: FetchRange) -> tuple[Partition, Any]:
         at = self._metadata.image.places.get(asked.cluster_id)

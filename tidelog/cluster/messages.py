@@ -280,6 +280,19 @@ class FetchRangeAnswer(Message, frozen=True, kw_only=True, tag=True):
     problem: str = ""
 
 
+class ConfirmWhole(Message, frozen=True, kw_only=True, tag=True):
+    """Asked by a replica that would begin anew: are you in sync, and is your log whole?"""
+
+    cluster_id: int
+    partition_epoch: int
+    """Of the in-sync set that is meant."""
+
+
+class ConfirmWholeAnswer(Message, frozen=True, kw_only=True, tag=True):
+    is_whole: bool = False
+    """It is in sync by the same metadata, and knows of nothing in its log that cannot be read."""
+
+
 # Transactions.
 
 
