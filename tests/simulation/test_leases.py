@@ -117,3 +117,15 @@ def test_a_fenced_broker_has_no_lease_across_a_change_of_controller(
     with pytest.raises(Violation) as found:
         tell()
     assert found.value.name == LEASED
+
+
+def test_an_answer_that_comes_late_gives_no_lease_to_a_broker_that_has_ended_its_part():
+    with a_cluster() as world:
+        broker = next(node for node in world.machines if node != the_controller(world))
+        membership = world.node(broker).broker.membership
+        assert membership.has_lease
+
+        membership.end()
+        world.run(1)  # answers are on their way
+
+        assert not membership.has_lease

@@ -85,6 +85,7 @@ class Membership:
         """The newest broker epoch of this node that the controller has named."""
         self.lease_until = float("-inf")
         """When the controller stops counting on this broker, by this node's monotonic clock."""
+        self._has_ended = False
         self._wants_stop = False
         self._may_stop = asyncio.Event()
         self._nudges: dict[NodeId, asyncio.Event] = {}
@@ -249,7 +250,7 @@ class Membership:
                 _log.warning("the controller does not know this life of node %d", self.me)
                 self._registering = self._member.quorum.spawn(self._begin_again())
             return
-        if not answer.is_fenced:
+        if not answer.is_fenced and not self._has_ended:
             self.lease_until = max(self.lease_until, sent_at + self._lease_seconds)
         if self._wants_stop and answer.may_stop:
             self._may_stop.set()
@@ -270,6 +271,7 @@ class Membership:
 
     def end(self) -> None:
         """This process takes part no more: whatever others were promised is theirs to decide."""
+        self._has_ended = True
         self.lease_until = float("-inf")
 
     async def leave(self) -> None:
