@@ -228,10 +228,7 @@ def require_controller(broker: Broker) -> None:
 
 def electorate_of(broker: Broker, image: ClusterImage) -> Electorate:
     """Who can be elected, as far as this node has heard: the active controller, of everybody."""
-    return Electorate.of(
-        image, broker.controller.controller.reports,
-        lambda topic: broker.topic_config(topic).min_insync_replicas, broker.topic_config,
-    )  # fmt: skip
+    return broker.controller.controller.electorate(image)
 
 
 def _those_in_need(image: ClusterImage, is_unclean: bool) -> list[TopicPartition]:

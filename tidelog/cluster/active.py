@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.member import Member
@@ -178,6 +179,8 @@ class ActiveController:
     def _on_heartbeat(self, source: NodeId, beat: Beat, place: Answer | None) -> None:
         assert place is not None
         heartbeat, now = beat.heartbeat, self._now()
+        if beat.process not in ("", self._process):  # it told the rest to this node's last process
+            heartbeat = replace(heartbeat, has_unheard=True)
         if self._controller is None:
             place.fail("this node is starting")
             return

@@ -211,6 +211,7 @@ class Membership:
             nudge.clear()
             epoch = self._broker_epoch
             if listener is None or listener[0] != epoch:
+                listener = None
                 reporting.forget(voter)  # what this broker said in another life counts no more
             news = reporting.news(voter)
             sent_at = self._host.clock.monotonic()
@@ -222,7 +223,7 @@ class Membership:
             try:
                 answer = await self._member.hub.ask(
                     voter,
-                    Beat(heartbeat=heartbeat),
+                    Beat(heartbeat=heartbeat, process="" if listener is None else listener[1]),
                     HeartbeatAnswer,
                     seconds_max=self._lease_seconds,
                 )

@@ -84,6 +84,8 @@ class Beat(Message, frozen=True, kw_only=True, tag=True):
     """I live. Sent to every voter, so that whoever leads next knows, too."""
 
     heartbeat: Heartbeat
+    process: str = ""
+    """The process of the voter that has heard what this leaves out; empty if none needs to."""
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True, tag=True):

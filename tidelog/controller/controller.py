@@ -81,7 +81,11 @@ class Controller:
         """The brokers that leave and lead nothing, since which end of the log."""
 
     def electorate(self, image: ClusterImage) -> Electorate:
-        return Electorate.of(image, self.reports, self._min_in_sync, self._config_of)
+        brokers, has_told_all = image.brokers.values(), self.reports.has_told_all
+        unheard = frozenset(b.node for b in brokers if not has_told_all(b.node, b.broker_epoch))
+        return Electorate.of(
+            image, self.reports, self._min_in_sync, self._config_of, unheard=unheard
+        )
 
     # What happens.
 
@@ -100,7 +104,11 @@ class Controller:
 
     def heard(self, image: ClusterImage, heartbeat: Heartbeat, now: float) -> None:
         """A heartbeat came in; refused if it is of a life that is over, or not known yet."""
+        life = (heartbeat.node, heartbeat.broker_epoch)
+        was_known = self.reports.has_told_all(*life)
         self.overheard(heartbeat, now)
+        if not was_known and self.reports.has_told_all(*life):
+            self._elect_all = True  # what it holds may have waited for its word
         self._leases.heard(image, heartbeat, now)
 
     def overheard(self, heartbeat: Heartbeat, now: float) -> None:
@@ -108,6 +116,7 @@ class Controller:
         self.reports.take(
             heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now,
             metadata_offset=heartbeat.metadata_offset, disk_full=heartbeat.disk_full,
+            has_unheard=heartbeat.has_unheard,
         )  # fmt: skip
 
     def gone(self, node: NodeId, broker_epoch: int) -> None:
@@ -228,7 +237,7 @@ class Controller:
     @property
     def has_news(self) -> bool:
         """Whether something was heard on which `due` may have to act at once."""
-        return bool(self.reports.unsettled) or self.reports.full_is_news
+        return bool(self.reports.unsettled) or self.reports.full_is_news or self._elect_all
 
     # What is answered.
 

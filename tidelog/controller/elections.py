@@ -20,7 +20,10 @@ Rule 8: a broker whose disk is full leads only what no other in-sync replica wit
         is not preferred while it is full. When another takes over, the full broker leaves the
         in-sync set if enough stay, and more than one: it may not even have room to learn whom to
         follow.
-Rule 9: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
+Rule 9: a replica leads only once its broker has told of all that it holds, in this life: it may be
+        damaged. A controller whose process has just begun has heard of nobody. It waits for a
+        heartbeat, or for the end of a lease, and so do those who would do without that replica.
+Rule 10: with `failover.mode` manual the controller takes leadership away, and gives it to nobody.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -70,6 +73,8 @@ class Electorate:
     reports: ReplicaReports
     min_in_sync: MinInSync
     config_of: ConfigOf = own_config
+    unheard: frozenset[NodeId] = frozenset()
+    """The brokers that have not told of all their replicas."""
     _minimums: dict[UUID, int] = field(default_factory=dict)
     _configs: dict[UUID, TopicConfig] = field(default_factory=dict)
     """Parsed once for each topic: a broker that goes may lead thousands of its partitions."""
@@ -81,9 +86,13 @@ class Electorate:
         reports: ReplicaReports,
         min_in_sync: MinInSync,
         config_of: ConfigOf = own_config,
+        *,
+        unheard: frozenset[NodeId] = frozenset(),
     ) -> "Electorate":
-        active = frozenset(image.active_nodes())
-        return cls(active=active, reports=reports, min_in_sync=min_in_sync, config_of=config_of)
+        return cls(
+            active=frozenset(image.active_nodes()), reports=reports, min_in_sync=min_in_sync,
+            config_of=config_of, unheard=unheard,
+        )  # fmt: skip
 
     def with_nodes(self, nodes: Iterable[NodeId]) -> "Electorate":
         return replace(self, active=self.active.union(nodes))
@@ -113,12 +122,21 @@ class Electorate:
         return partition.replication > 1 and self.config(topic).failover_mode == "manual"
 
     def may_lead(self, node: NodeId, partition: PartitionImage) -> bool:
-        """Whether it is there and, unless it is the only one, whole."""
-        return node in self.active and not self.is_damaged(node, partition)
+        """Whether it is there and, unless it is the only one, known to be whole."""
+        is_known = not self.is_unheard(node, partition)
+        return node in self.active and is_known and not self.is_damaged(node, partition)
 
     def with_room(self, nodes: Iterable[NodeId]) -> set[NodeId]:
         """Those of `nodes` whose disks are not full."""
         return {node for node in nodes if not self.reports.is_full(node)}
+
+    def is_unheard(self, node: NodeId, partition: PartitionImage) -> bool:
+        return len(partition.replicas) > 1 and node in self.unheard
+
+    def awaited(self, partition: PartitionImage) -> list[NodeId]:
+        """The replicas that are there, and of which nothing is known yet."""
+        there = self.active.intersection(partition.replicas)
+        return sorted(node for node in there if self.is_unheard(node, partition))
 
     def is_cut(self, node: NodeId, partition: PartitionImage) -> bool:
         return len(partition.replicas) > 1 and self.reports.is_cut(node, partition.cluster_id)
@@ -176,7 +194,12 @@ def choose(partition: PartitionImage, electorate: Electorate) -> NodeId | None:
 def choose_unclean(
     partition: PartitionImage, electorate: Electorate, *, damaged_too: bool = False
 ) -> NodeId | None:
-    """Who would lose the least of those who are there; the damaged only if nobody else is."""
+    """Who would lose the least of those who are there; the damaged only if nobody else is.
+
+    None while one of them was not heard of: it may be the one that loses nothing.
+    """
+    if electorate.awaited(partition):
+        return None
     there = electorate.active.intersection(partition.replicas)
     whole = {node for node in there if electorate.may_lead(node, partition)}
     best = _best(partition, whole, electorate.reports)
@@ -421,6 +444,8 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
     why = ""
     if first not in electorate.active:
         why = "not there, or is about to stop"
+    elif electorate.is_unheard(first, partition):
+        why = "one that has not told the controller of its replicas yet"
     elif electorate.is_damaged(first, partition):
         why = "damaged"
     elif electorate.reports.is_full(first):
@@ -451,10 +476,19 @@ def elect_unclean(place: Place, electorate: Electorate) -> PartitionChanged:
         return decided(place, led_by(partition, clean), electorate)
     leader = choose_unclean(partition, electorate, damaged_too=True)
     if leader is None:
+        _check_all_heard(place, electorate)
         raise EligibleLeadersNotAvailable(
             f"no replica of {place.name} is there; start one of {list(partition.replicas)}"
         )
     return change(place, forced(partition, leader))
+
+
+def _check_all_heard(place: Place, electorate: Electorate) -> None:
+    if awaited := electorate.awaited(place.partition):
+        raise EligibleLeadersNotAvailable(
+            f"{', '.join(map(str, awaited))} of {place.name} have not told the controller of their "
+            "replicas yet; try again in a moment"
+        )
 
 
 def promote(
@@ -472,6 +506,7 @@ def promote(
         if force and target is None:
             target = choose_unclean(partition, electorate, damaged_too=True)
     if target is None:
+        _check_all_heard(place, electorate)
         raise EligibleLeadersNotAvailable(
             f"no replica of {place.name} that may lead is there; "
             f"in sync are {sorted(partition.in_sync)}, eligible {sorted(partition.eligible)}"
@@ -497,6 +532,8 @@ def promote(
         what = "is not in sync with"
         if electorate.is_damaged(target, partition):
             what = "is damaged in"
+        elif _is_clean(partition, target) and electorate.is_unheard(target, partition):
+            what = "has not told the controller yet of"
         elif _is_clean(partition, target):
             what = "had to discard bytes, which may have been committed, of"
         raise EligibleLeadersNotAvailable(
@@ -516,7 +553,9 @@ def preferring(partition: PartitionImage, node: NodeId) -> PartitionImage:
 
 def loses_nothing(partition: PartitionImage, leader: NodeId, electorate: Electorate) -> bool:
     """Whether this replica holds all that was committed, as far as is known."""
-    if not _is_clean(partition, leader) or electorate.is_damaged(leader, partition):
+    if not _is_clean(partition, leader) or electorate.is_unheard(leader, partition):
+        return False
+    if electorate.is_damaged(leader, partition):
         return False
     is_doubtful = partition.leader == NO_NODE and electorate.is_cut(leader, partition)
     return not is_doubtful or choose(partition, electorate) == leader

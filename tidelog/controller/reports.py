@@ -53,10 +53,12 @@ class ReplicaReports:
         *,
         metadata_offset: Offset = 0,
         disk_full: bool = False,
+        has_unheard: bool = False,
     ) -> None:
         """A broker may tell of all its replicas, or only of those that have changed.
 
-        It has applied all metadata below `metadata_offset`.
+        It has applied all metadata below `metadata_offset`. With `has_unheard` it holds others, of
+        which it has told nothing here.
         """
         said = self._by_node.get(node)
         if said is None or said.broker_epoch < broker_epoch:
@@ -66,6 +68,7 @@ class ReplicaReports:
             said.at = now
             self.full_is_news |= disk_full and not said.disk_full
             said.disk_full = disk_full
+            said.has_told_all |= not has_unheard
             for report in replicas:
                 said.reports[report.cluster_id] = report
                 said.on[report.cluster_id] = metadata_offset
@@ -89,6 +92,11 @@ class ReplicaReports:
         if said is None or said.broker_epoch != broker_epoch:
             return None
         return said.reports.get(cluster_id)
+
+    def has_told_all(self, node: NodeId, broker_epoch: int) -> bool:
+        """Whether this life of the broker has told of every replica that it found at its start."""
+        said = self._by_node.get(node)
+        return said is not None and said.broker_epoch == broker_epoch and said.has_told_all
 
     def is_damaged(self, node: NodeId, cluster_id: int) -> bool:
         said = self._by_node.get(node)
@@ -139,7 +147,7 @@ class ReplicaReports:
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "on", "reports")
+    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "has_told_all", "on", "reports")
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
@@ -149,6 +157,7 @@ class _Said:
         """Below which offset the broker had applied the metadata when it said so."""
         self.damaged: dict[int, None] = {}
         self.disk_full = False
+        self.has_told_all = False
 
     def forget(self, cluster_id: int) -> None:
         del self.reports[cluster_id], self.on[cluster_id]

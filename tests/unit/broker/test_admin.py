@@ -5,6 +5,7 @@ import pytest
 from tests.unit.broker.node import on_a_node
 from tidelog.broker.admin import PREFERRED, UNCLEAN
 from tidelog.controller.image import Place
+from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import BrokerRegistered, BrokerUnfenced, PartitionChanged
 from tidelog.controller.reports import ReplicaReport
 from tidelog.model import NO_NODE, Endpoint
@@ -38,6 +39,14 @@ async def with_broker(node, number):
             BrokerUnfenced(node=number, broker_epoch=1000),
         ]
     )
+    overhear(node, number)
+
+
+def overhear(node, number):
+    """The broker has told the controller of all that it holds."""
+    epoch = node.broker.image.brokers[number].broker_epoch
+    heartbeat = Heartbeat(node=number, broker_epoch=epoch, metadata_offset=0)
+    node.broker.controller.controller.overheard(heartbeat, now=0.0)
 
 
 async def elected(node, kind, *partitions, version=2):

@@ -4,7 +4,7 @@ import asyncio
 import errno
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
-from tests.unit.broker.test_admin import partition, with_partition
+from tests.unit.broker.test_admin import overhear, partition, with_partition
 from tests.unit.controller.histories import registered
 from tidelog.controller.image import Place
 from tidelog.controller.records import BrokerFenced, BrokerUnfenced, PartitionChanged
@@ -23,6 +23,7 @@ async def with_broker(node, number):
         return [registered(number, epoch=epoch), BrokerUnfenced(node=number, broker_epoch=epoch)]
 
     await node.broker.metadata.change(decide)
+    overhear(node, number)
 
 
 async def with_change(node, **changes):

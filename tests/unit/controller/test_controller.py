@@ -31,20 +31,30 @@ from tidelog.controller.records import (
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.controller.worklist import CHANGED
-from tidelog.errors import BrokerError, StaleBrokerEpoch
+from tidelog.errors import (
+    BrokerError,
+    EligibleLeadersNotAvailable,
+    PreferredLeaderNotAvailable,
+    StaleBrokerEpoch,
+)
 from tidelog.model import NO_NODE, Endpoint
 
 
 class Driver:
     """What a driver does, without a log: every batch is committed at once."""
 
-    def __init__(self, *records, minimum=1, **options):
+    def __init__(self, *records, minimum=1, has_heard=True, **options):
         self.image = ClusterImage()
         self.end = 1
         self.now = 0.0
         self.batches: list = []
         self.controller = Controller(cluster_id="c", min_in_sync=min_in_sync(minimum), **options)
         self.apply(records)
+        for broker in self.image.brokers.values() if has_heard else ():
+            self.controller.overheard(
+                Heartbeat(node=broker.node, broker_epoch=broker.broker_epoch, metadata_offset=0),
+                now=0.0,
+            )
         self.begin()
 
     def begin(self):
@@ -857,3 +867,78 @@ def test_nobody_leads_before_it_has_told_of_all_its_replicas():
     driver.settle()
 
     assert driver.partition.leader == 2
+
+
+DAMAGED = ReplicaReport(CLUSTER_ID, 3, 100, 100, damaged=True)
+SOUND = ReplicaReport(CLUSTER_ID, 3, 100, 100)
+
+
+def test_a_controller_elects_nobody_of_whose_replicas_it_has_not_heard():
+    """Its process has just begun. Whom its predecessor did not let lead may be damaged."""
+    waiting = partition_in([1, 2, 3], [1], NO_NODE, eligible=[2])
+    driver = Driver(*cluster(1, 2, 3), waiting, has_heard=False)
+
+    assert driver.settle() == []
+    driver.beat(1, replicas=[DAMAGED])
+    driver.settle()
+    assert driver.partition.leader == NO_NODE
+    driver.beat(2, replicas=[SOUND], has_unheard=True)
+    driver.settle()
+    assert driver.partition.leader == NO_NODE
+    driver.beat(2)
+    assert driver.controller.has_news
+    driver.settle()
+
+    assert driver.partition.leader == 2
+
+
+def test_a_controller_that_has_heard_of_nobody_replaces_a_leader_once_it_has():
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1, 2], 1), has_heard=False)
+
+    driver.gone(1)
+    driver.settle()
+    assert (driver.partition.leader, driver.partition.in_sync) == (NO_NODE, {2})
+    driver.beat(2, replicas=[SOUND])
+    driver.settle()
+
+    assert driver.partition.leader == 2
+
+
+def test_a_sole_replica_leads_though_nothing_was_heard_of_it():
+    driver = Driver(*cluster(1), partition_in([1], [1], NO_NODE), has_heard=False)
+    driver.settle()
+
+    assert driver.partition.leader == 1
+
+
+def test_an_unclean_election_waits_for_a_clean_leader_that_was_not_heard_of():
+    lax = TopicConfig(unclean_leader_election_enable=True)
+    driver = Driver(
+        *cluster(1, 2), partition_in([1, 2], [1], NO_NODE), has_heard=False,
+        config_of=lambda topic: lax,
+    )  # fmt: skip
+
+    driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 5, 5)])
+    driver.settle()
+    assert driver.partition.leader == NO_NODE
+    driver.beat(1, replicas=[SOUND])
+    driver.settle()
+
+    assert (driver.partition.leader, driver.partition.in_sync) == (1, {1})
+
+
+@pytest.mark.parametrize("target", [None, 1])
+def test_an_operator_is_asked_to_wait_for_a_replica_that_was_not_heard_of(target):
+    driver = Driver(*cluster(1, 2), partition_in([1, 2], [1], NO_NODE), has_heard=False)
+    driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 5, 5)])
+    electorate, place = driver.controller.electorate(driver.image), the_place(driver.image)
+
+    with pytest.raises(EligibleLeadersNotAvailable, match=r"^1 .*not told"):
+        elections.promote(place, target, electorate, force=False)
+    with pytest.raises(PreferredLeaderNotAvailable, match="not told"):
+        elections.elect_preferred(place, electorate)
+    with pytest.raises(EligibleLeadersNotAvailable, match=r"^1 .*not told"):
+        elections.elect_unclean(place, electorate)
+    with pytest.raises(EligibleLeadersNotAvailable, match=r"^1 .*not told"):
+        elections.promote(place, None, electorate, force=True)
+    assert elections.promote(place, 1, electorate, force=True).state.leader == 1

@@ -91,7 +91,7 @@ def test_a_dry_run_tells_what_may_be_lost_and_does_nothing():
         cluster_id = partition(node).cluster_id
         reports = node.broker.controller.controller.reports
         reports.take(3, 1, [ReplicaReport(cluster_id, 5, 150, 140)], 0.0)
-        reports.take(2, 1, [ReplicaReport(cluster_id, 4, 120, 110)], 0.0)
+        reports.take(2, 1000, [ReplicaReport(cluster_id, 4, 120, 110)], 0.0)
 
         answer = await promote(node, {"node": 2, "force": True, "dry_run": True})
 
