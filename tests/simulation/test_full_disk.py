@@ -202,6 +202,23 @@ def test_a_full_disk_is_told_by_the_node_and_by_the_controller():
         assert "tidelog_disk_full 0" in story.world.do(metrics_text(broker)).splitlines()
 
 
+def test_want_of_descriptors_is_told_apart_from_a_full_disk():
+    with filled() as story:
+        broker = story.world.node(story.first).broker
+        disk = story.world.machines[story.first].disk
+        disk.descriptors_max = disk.open_files
+        acknowledged_within(story, 2)
+
+        shown = brokers_of(story.world.node(controller_of(story)).broker)
+        assert [one.id for one in shown if one.out_of_files] == [story.first]
+        assert [one.id for one in shown if one.disk_full] == []
+        lines = story.world.do(metrics_text(broker)).splitlines()
+        assert {"tidelog_disk_full 0", "tidelog_out_of_files 1"} <= set(lines)
+
+        disk.descriptors_max = None
+        story.until(lambda: not broker.room.is_short)
+
+
 def test_three_full_disks_take_writes_again_once_there_is_room():
     with filled() as story:
         for node in NODES:

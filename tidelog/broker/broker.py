@@ -218,7 +218,7 @@ class Broker:
             change_disk=self._change_disk, has_lease=lambda: self.membership.has_lease,
             on_role=self._on_role, on_closed=self._on_closed,
             on_spent=lambda partition: self.spawn(self.in_sync.step_down(partition)),
-            on_full=lambda partition: self.room.ran_out(),
+            on_short=self.room.ran_out,
         )  # fmt: skip
         self._removal = Removal(
             self.host, self.rounds, self.replicas, directory=self._directory,
@@ -251,7 +251,7 @@ class Broker:
         self.membership = Membership(
             self.host, self.member, lease_seconds=lease_seconds,
             interval_seconds=config.broker_heartbeat_interval_ms / 1000, reporting=reporting,
-            disk_full=lambda: self.room.is_full, on_fatal=self._on_fatal,
+            room=self.room, on_fatal=self._on_fatal,
         )  # fmt: skip
         self._following = Following(
             self.node_id, self.metadata, self.replicas, apply_configs=self.apply_configs,
@@ -514,7 +514,7 @@ class Broker:
             return await self.host.offload.run(work)
         except OSError as error:
             if is_short(error):
-                self.room.ran_out()
+                self.room.ran_out(error)
                 raise StorageError(shortage(error)) from error
             self._on_fatal(error)
             raise
@@ -699,7 +699,7 @@ class Broker:
         partitions = self.partitions()
         # That lets go of what ended below; nobody asks a follower.
         await in_turns(partitions, lambda partition: partition.last_stable_offset)
-        if self.room.is_full:
+        if self.room.is_short:
             free = await self._change_disk(self._directory.find_room)
             await in_turns(partitions, partial(Partition.retry_full_disk, free_bytes=free))
             if not any(partition.disk_full for partition in partitions):

@@ -59,7 +59,7 @@ class Replicas:
         on_role: Callable[[int, Partition], None],
         on_closed: Callable[[Partition], None],
         on_spent: Callable[[Partition], object],
-        on_full: Callable[[Partition], object],
+        on_short: Callable[[OSError], object],
     ) -> None:
         """`on_role` hears, with the partition's cluster id, whenever one follows another node."""
         self._node_id = node_id
@@ -74,7 +74,7 @@ class Replicas:
         self._on_role = on_role
         self._on_closed = on_closed
         self._on_spent = on_spent
-        self._on_full = on_full
+        self._on_short = on_short
         self._topics: dict[str, list[Partition | None]] = {}
         self._topics_by_id: dict[UUID, list[Partition | None]] = {}
         self._held: dict[Partition, None] = {}
@@ -212,7 +212,7 @@ class Replicas:
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
         partition.on_changed = self.on_changed
-        partition.on_full = self._on_full
+        partition.on_short = self._on_short
         partition.on_start_agreed = self.on_start_agreed
         partition.on_waits = self._note_waits
         self._held[partition] = None

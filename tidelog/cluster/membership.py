@@ -53,6 +53,15 @@ class Reports(Protocol[Key]):
     def forget(self, voter: NodeId) -> None: ...
 
 
+class Room(Protocol):
+    """What is short on this node; see `broker.room`."""
+
+    @property
+    def is_short(self) -> bool: ...
+
+    is_full: bool
+
+
 class Refused(TidelogError):
     """The cluster does not take this node; the message says what to do."""
 
@@ -68,7 +77,7 @@ class Membership:
         interval_seconds: float,
         lease_seconds: float,
         reporting: Reports[Any],
-        disk_full: Callable[[], bool],
+        room: Room,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._host = host
@@ -77,7 +86,7 @@ class Membership:
         self._interval = interval_seconds
         self._lease_seconds = lease_seconds
         self._reporting = reporting
-        self._disk_full = disk_full
+        self._room = room
         self._on_fatal = on_fatal
         self._registration: Registration
         self._broker_epoch = -1
@@ -218,7 +227,8 @@ class Membership:
             heartbeat = Heartbeat(
                 node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
                 wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
-                disk_full=self._disk_full(), has_unheard=reporting.has_unheard(voter, news),
+                disk_full=self._room.is_short, has_unheard=reporting.has_unheard(voter, news),
+                lacks_files=self._room.is_short and not self._room.is_full,
             )  # fmt: skip
             try:
                 answer = await self._member.hub.ask(

@@ -29,7 +29,7 @@ from tidelog.controller.snapshot import decode_snapshot
 from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
-from tidelog.log.steps import DiskFull, is_short, shortage
+from tidelog.log.steps import DiskFull, is_short, refusal, shortage
 from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
@@ -369,7 +369,7 @@ class Quorum:
                 if not is_short(error):
                     raise
                 if self.refusal is None:
-                    self.refusal = f"{shortage(error)}; free some"
+                    self.refusal = refusal(error)
                     _log.error("the quorum must wait: %s", self.refusal)
                 await asyncio.sleep(FULL_DISK_SECONDS)
             else:
@@ -488,12 +488,11 @@ class Quorum:
 
     def on_disk_full(self, full: DiskFull) -> None:
         """The log could not grow: give way, and begin again with what the disk holds."""
-        refusal = f"the disk is full ({full.error.strerror}); free some space"
         if self.refusal is None:
-            _log.error("the metadata log takes no records: %s", refusal)
+            _log.error("the metadata log takes no records: %s", refusal(full.error))
             self.spawn(self._look_for_room())
-        self.refusal = refusal
-        self._fail_commits(StorageError(refusal))
+        self.refusal = refusal(full.error)
+        self._fail_commits(StorageError(self.refusal))
         asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self.post, self._begin_again)
 
     async def _look_for_room(self) -> None:

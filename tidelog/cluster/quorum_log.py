@@ -31,7 +31,7 @@ from tidelog.log.log import ColdRead, Log, LogState
 from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
-from tidelog.log.steps import DiskFull, is_short
+from tidelog.log.steps import DiskFull, is_short, refusal
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, remove_all
 from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, Epoch, Offset, TopicPartition
@@ -303,7 +303,7 @@ class QuorumLog:
 
     def on_disk_full(self, full: DiskFull) -> None:
         self.log.drop_writes()
-        self.log.refusal = f"the disk is full ({full.error.strerror}); free some space"
+        self.log.refusal = refusal(full.error)
         self._tell_full(full)
 
     # Cutting.

@@ -116,7 +116,7 @@ class Controller:
         self.reports.take(
             heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now,
             metadata_offset=heartbeat.metadata_offset, disk_full=heartbeat.disk_full,
-            has_unheard=heartbeat.has_unheard,
+            has_unheard=heartbeat.has_unheard, lacks_files=heartbeat.lacks_files,
         )  # fmt: skip
 
     def gone(self, node: NodeId, broker_epoch: int) -> None:

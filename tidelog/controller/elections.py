@@ -450,6 +450,8 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
         why = "damaged"
     elif electorate.reports.is_full(first):
         why = "on a disk that is full"
+        if electorate.reports.lacks_files(first):
+            why = "on a node that can open no more files"
     elif not _is_clean(partition, first):
         why = "not in sync"
     elif not loses_nothing(partition, first, electorate):
@@ -523,9 +525,10 @@ def promote(
     if target not in electorate.active:
         raise EligibleLeadersNotAvailable(f"{target} is not there, or is about to stop")
     if electorate.reports.is_full(target) and not force:
-        raise EligibleLeadersNotAvailable(
-            f"{target}, which shall lead {place.name}, has a full disk; free some space there"
-        )
+        what = "has a full disk; free some space there"
+        if electorate.reports.lacks_files(target):
+            what = "can open no more files; let it open more (`ulimit -n`)"
+        raise EligibleLeadersNotAvailable(f"{target}, which shall lead {place.name}, {what}")
     if loses_nothing(partition, target, electorate):
         return decided(place, led_by(after, target), electorate)
     if not force:

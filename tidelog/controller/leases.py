@@ -51,9 +51,12 @@ class Heartbeat:
     wants_shutdown: bool = False
     replicas: tuple[ReplicaReport, ...] = ()
     disk_full: bool = False
-    """Its disk has no room: it should lead nothing that another in-sync replica can lead."""
+    """Its disk has no room, or it can open no more files: it should lead nothing that another
+    in-sync replica can lead."""
     has_unheard: bool = False
     """It holds replicas of which it has told the receiver nothing yet; it does next."""
+    lacks_files: bool = False
+    """With `disk_full`: it has room, but can open no more files."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -54,6 +54,7 @@ class ReplicaReports:
         metadata_offset: Offset = 0,
         disk_full: bool = False,
         has_unheard: bool = False,
+        lacks_files: bool = False,
     ) -> None:
         """A broker may tell of all its replicas, or only of those that have changed.
 
@@ -67,7 +68,7 @@ class ReplicaReports:
         if said.broker_epoch == broker_epoch:  # else it is late, from an earlier life
             said.at = now
             self.full_is_news |= disk_full and not said.disk_full
-            said.disk_full = disk_full
+            said.disk_full, said.lacks_files = disk_full, lacks_files
             said.has_told_all |= not has_unheard
             for report in replicas:
                 said.reports[report.cluster_id] = report
@@ -103,9 +104,14 @@ class ReplicaReports:
         return said is not None and cluster_id in said.damaged
 
     def is_full(self, node: NodeId) -> bool:
-        """Whether the broker said last that its disk is full."""
+        """Whether the broker said last that its disk is full, or that it lacks descriptors."""
         said = self._by_node.get(node)
         return said is not None and said.disk_full
+
+    def lacks_files(self, node: NodeId) -> bool:
+        """Whether the broker said last that it can open no more files, though it has room."""
+        said = self._by_node.get(node)
+        return said is not None and said.disk_full and said.lacks_files
 
     def full(self) -> list[NodeId]:
         """The brokers whose disks are full, in order."""
@@ -147,7 +153,10 @@ class ReplicaReports:
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "has_told_all", "on", "reports")
+    __slots__ = (
+        "at", "broker_epoch", "damaged", "disk_full", "has_told_all", "lacks_files", "on",
+        "reports",
+    )  # fmt: skip
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
@@ -156,7 +165,7 @@ class _Said:
         self.on: dict[int, Offset] = {}
         """Below which offset the broker had applied the metadata when it said so."""
         self.damaged: dict[int, None] = {}
-        self.disk_full = False
+        self.disk_full = self.lacks_files = False
         self.has_told_all = False
 
     def forget(self, cluster_id: int) -> None:

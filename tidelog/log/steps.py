@@ -19,6 +19,9 @@ from tidelog.model import Offset
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHORT: Final = _FULL | {errno.EMFILE, errno.ENFILE}
 
+FREE_SPACE: Final = "free some space"
+ALLOW_FILES: Final = "let the process open more files (`ulimit -n`)"
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
@@ -83,6 +86,11 @@ def shortage(error: OSError) -> str:
     """What is short, for who reads it."""
     what = "the disk is full" if is_full(error) else "no more files can be opened"
     return f"{what} ({error.strerror})"
+
+
+def refusal(error: OSError) -> str:
+    """What is short, and what an operator can do about it."""
+    return f"{shortage(error)}; {FREE_SPACE if is_full(error) else ALLOW_FILES}"
 
 
 def rewrite(disk: Disk, path: Path, content: bytes) -> None:

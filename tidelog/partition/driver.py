@@ -35,7 +35,7 @@ from tidelog.log.log import Log, LogState
 from tidelog.log.producers import RememberedBatch
 from tidelog.log.purges import Purges
 from tidelog.log.rounds import Rounds
-from tidelog.log.steps import DiskFull
+from tidelog.log.steps import DiskFull, refusal
 from tidelog.log.tail import TailBudget
 from tidelog.log.unpacking import require_keys
 from tidelog.model import (
@@ -70,7 +70,6 @@ from tidelog.records import (
 
 _log = logging.getLogger(__name__)
 
-_FULL = "the disk is full, or no more files can be opened; free some space"
 _NEW_LEADER_SECONDS = 5.0
 _UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
 """Who catches up syncs after this much: a sync of more would keep those of others waiting."""
@@ -89,12 +88,12 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_replication",
-        "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config", "disk_full", "files",
-        "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader", "leads_damaged",
-        "log", "me", "mending", "name", "noted_start", "on_changed", "on_full", "on_progress",
-        "on_reopened", "on_spent", "on_start_agreed", "on_waits", "path", "promised_start",
-        "purges", "topic_id",
+        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_refusal",
+        "_replication", "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config",
+        "disk_full", "files", "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader",
+        "leads_damaged", "log", "me", "mending", "name", "noted_start", "on_changed", "on_progress",
+        "on_reopened", "on_short", "on_spent", "on_start_agreed", "on_waits", "path",
+        "promised_start", "purges", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -142,8 +141,8 @@ class Partition:
         """Called when a follower's log may end earlier than it did: a full disk kept the rest."""
         self.on_spent: Callable[[Partition], object] = _ignore
         """Called when this replica, as a leader, may append nothing more in its epoch."""
-        self.on_full: Callable[[Partition], object] = _ignore
-        """Called when the disk has no room for what this log should hold."""
+        self.on_short: Callable[[OSError], object] = _ignore
+        """Called when the disk has no room for what this log should hold, or opens no file."""
         self.on_waits: Callable[[Partition], None] = _ignore
         """Called when somebody waits for this leader, whose time may be up one day."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
@@ -162,6 +161,9 @@ class Partition:
         self.is_sparse = False
         """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False
+        """Whether writes wait for room, or for descriptors."""
+        self._refusal = ""
+        """What was short last, and what to do."""
         self.files = asyncio.Lock()
         """Held while sealed segments' files are read over several turns, renamed or removed."""
         self.mending = Mending(self, host, rounds, budget)
@@ -557,7 +559,7 @@ class Partition:
             raise OffsetOutOfRange(offset=start, start=self.log.start, end=end)
         if start <= self.log.start:
             if start > self.noted_start:
-                raise StorageError("the log's start cannot be noted yet: the disk is full")
+                raise StorageError("the log's start cannot be noted yet: its disk refuses to")
             return True
         if len(leader.replicas) > 1 and not self.has_lease():
             raise NotLeader(leader=None)  # another may lead by now
@@ -657,7 +659,7 @@ class Partition:
         if log.refusal is not None:
             self.disk_full = False  # it is damaged, which no room will mend
         elif self.disk_full:
-            log.refusal = _FULL
+            log.refusal = self._refusal
         if self.leader is not None:
             self._settle(self.leader.written(log.written_end))
             self._settle(self.leader.holds(self.me, log.synced_end))
@@ -727,13 +729,13 @@ class Partition:
 
     def on_disk_full(self, full: DiskFull) -> None:
         """Refuse writes, fail those that did not fit, and bring the log back from its files."""
-        self.find_full()
+        self.find_short(full.error)
         self.log.drop_writes()
-        self.log.refusal = _FULL
-        _log.error("%s takes no writes: %s (%s)", self.name, _FULL, full.error.strerror)
+        self.log.refusal = self._refusal
+        _log.error("%s takes no writes: %s", self.name, self._refusal)
         if self.leader is not None:
             is_copied = len(self.leader.replicas) > 1
-            error = StorageErrorAfterAppend(_FULL) if is_copied else StorageError(_FULL)
+            error = (StorageErrorAfterAppend if is_copied else StorageError)(self._refusal)
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
                 waiter.settled(error)
             if is_copied:
@@ -741,10 +743,11 @@ class Partition:
                 self.on_spent(self)
         self.mending.reopen(self._rounds.fail)
 
-    def find_full(self) -> None:
-        """The disk has no room: writes wait until there is."""
+    def find_short(self, error: OSError) -> None:
+        """The disk has no room, or opens no file: writes wait until it does."""
         self.disk_full = True
-        self.on_full(self)
+        self._refusal = refusal(error)
+        self.on_short(error)
 
     @property
     def is_spent(self) -> bool:
@@ -814,5 +817,5 @@ def _always() -> bool:
     return True
 
 
-def _ignore(partition: Partition) -> None:
+def _ignore(_: object) -> None:
     """Nobody wants to know."""

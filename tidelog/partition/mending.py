@@ -162,7 +162,7 @@ class Mending:
             if not is_short(error):
                 raise
             _log.error("%s is not brought in line: %s", partition.name, shortage(error))
-            partition.find_full()
+            partition.find_short(error)
             state = await self._open_again(look)
         partition.take_log(self._log(state))
 

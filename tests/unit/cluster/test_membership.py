@@ -66,7 +66,7 @@ async def beats_to(processes: list[str]) -> list[tuple[str, int]]:
     host: Any = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 0.0))
     membership = Membership(
         host, member, interval_seconds=0.0, lease_seconds=1.0, reporting=Reports(),
-        disk_full=lambda: False, on_fatal=lambda error: None,
+        room=SimpleNamespace(is_short=False, is_full=False), on_fatal=lambda error: None,
     )  # fmt: skip
     membership.start()
     await is_over.wait()

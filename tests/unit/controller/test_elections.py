@@ -453,6 +453,18 @@ def test_leadership_is_not_given_back_to_a_first_replica_on_a_full_disk():
         elections.elect_preferred(the_place(image), able)
 
 
+@pytest.mark.parametrize(
+    ("lacks_files", "said"), [(False, "free some space"), (True, "open no more files")]
+)
+def test_an_operator_is_told_what_the_node_that_shall_lead_is_short_of(lacks_files, said):
+    image = image_with(partition_in([1, 2], [1, 2], 2))
+    reports = ReplicaReports()
+    reports.take(1, 1, (), 0.0, disk_full=True, lacks_files=lacks_files)
+
+    with pytest.raises(EligibleLeadersNotAvailable, match=said):
+        elections.promote(the_place(image), 1, electorate(image, reports=reports), force=False)
+
+
 def relieved(partition, reports, config=None, count_max=10, fenced=()):
     image = image_with(partition, fenced=fenced)
     able = electorate(image, reports=reports)

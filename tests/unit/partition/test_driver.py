@@ -26,7 +26,7 @@ from tidelog.errors import (
     StorageErrorAfterAppend,
     UnknownLeaderEpoch,
 )
-from tidelog.host import Host, Lane
+from tidelog.host import Host, Lane, Path
 from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
@@ -539,6 +539,28 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does():
         assert early.told == [None]
         assert (stage.partition.log.end, stage.partition.high_watermark) == (1, 1)
         assert stage.fatal == []
+
+    run(main)
+
+
+def test_a_process_that_can_open_no_more_files_is_not_said_to_have_a_full_disk():
+    async def main() -> None:
+        stage, late = Stage(), Producer()
+        short: list[OSError] = []
+        stage.partition.on_short = short.append
+
+        def refuse(operation: str, path: Path) -> None:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+        stage.disk.on_operation = refuse
+        stage.append(stage.batch(size=LARGE), producer=late)
+        await stage.hands.work(Lane.WRITE)
+
+        with pytest.raises(StorageError, match=r"files can be opened .*ulimit -n") as told:
+            stage.append()
+        assert "space" not in str(told.value)
+        assert [type(error) for error in late.told] == [StorageError]
+        assert [error.errno for error in short] == [errno.EMFILE]
 
     run(main)
 

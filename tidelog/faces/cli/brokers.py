@@ -289,6 +289,8 @@ def state_of(broker: dict[str, Any]) -> str:
         return "shutting down"
     if broker.get("disk_full"):
         return "disk full"
+    if broker.get("out_of_files"):
+        return "out of files"
     return "cordoned" if broker.get("cordoned") else "active"
 
 

@@ -113,6 +113,8 @@ class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     disk_full: bool | None
     """Whether its disk is full, as far as this node knows."""
+    out_of_files: bool | None
+    """Whether it can open no more files, likewise."""
     leads: int
     holds: int
 
@@ -126,19 +128,23 @@ def brokers_of(broker: Broker) -> list[BrokerShown]:
             peer=str(known.peer) if known.peer.port else None, rack=known.rack,
             fenced=known.fenced, shutting_down=known.shutting_down,
             cordoned=image.is_cordoned(node), broker_epoch=known.broker_epoch,
-            disk_full=_is_disk_full(broker, node),
+            disk_full=is_full, out_of_files=lacks_files,
             leads=len(image.led.get(node, ())), holds=len(image.held.get(node, ())),
         )
         for node, known in sorted(image.brokers.items())
+        for is_full, lacks_files in (_shortages(broker, node),)
     ]  # fmt: skip
 
 
-def _is_disk_full(broker: Broker, node: NodeId) -> bool | None:
+def _shortages(broker: Broker, node: NodeId) -> tuple[bool | None, bool | None]:
+    """Whether its disk is full, and whether it can open no more files; None if nobody said."""
     if node == broker.node_id:
-        return broker.room.is_full
+        return broker.room.is_full, broker.room.lacks_files
     reports = broker.controller.controller.reports
-    is_heard = reports.age(node, broker.host.clock.monotonic()) is not None
-    return reports.is_full(node) if is_heard else None
+    if reports.age(node, broker.host.clock.monotonic()) is None:
+        return None, None
+    lacks_files = reports.lacks_files(node)
+    return reports.is_full(node) and not lacks_files, lacks_files
 
 
 def _peers(broker: Broker) -> list[dict[str, Any]]:

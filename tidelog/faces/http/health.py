@@ -30,6 +30,4 @@ def why_not_ready(node: "Node") -> str | None:
 
 def warning(node: "Node") -> str | None:
     """What an operator should look after though the node serves; None if there is nothing."""
-    if node.broker.room.is_full:
-        return "the disk is full: other nodes lead what they can; free some space"
-    return None
+    return node.broker.room.warning

@@ -264,6 +264,10 @@ async def metrics_text(broker: Broker) -> str:
         "disk_full", "gauge", "1 while this node's disk has no room, else 0.",
         [("", int(broker.room.is_full))],
     )  # fmt: skip
+    family(
+        "out_of_files", "gauge", "1 while this node can open no more files, else 0.",
+        [("", int(broker.room.lacks_files))],
+    )  # fmt: skip
     applied, errors = broker.fetching.totals()
     family(
         "replication_applied_total", "counter", "Offsets appended of what leaders sent.",

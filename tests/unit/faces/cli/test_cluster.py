@@ -51,6 +51,13 @@ def test_a_broker_has_one_state(fenced, shutting_down, state):
     assert state_of({"fenced": fenced, "shutting_down": shutting_down}) == state
 
 
+def test_what_a_broker_is_short_of_is_its_state():
+    broker = {"fenced": False, "shutting_down": False}
+
+    assert state_of({**broker, "disk_full": True, "out_of_files": False}) == "disk full"
+    assert state_of({**broker, "disk_full": False, "out_of_files": True}) == "out of files"
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [(-50, "0.0 s ago"), (240, "0.2 s ago"), (45_000, "45 s ago"), (600_000, "10 min ago"),

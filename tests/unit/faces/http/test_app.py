@@ -1,6 +1,7 @@
 """The HTTP application, asked as uvicorn would ask it."""
 
 import asyncio
+import errno
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -78,14 +79,18 @@ def test_a_node_that_serves_is_live_and_ready():
     on_a_node(story)
 
 
-def test_a_node_whose_disk_is_full_is_ready_and_says_so():
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EMFILE, "no more files can be opened")],
+)
+def test_a_node_that_is_short_of_something_is_ready_and_says_of_what(code, said):
     async def story(node):
-        node.broker.room.ran_out()
+        node.broker.room.ran_out(OSError(code, "refused"))
 
         ready = await ask(make_app(face(node)), "/health/ready")
 
         assert ready.status == 200
-        assert "disk is full" in ready.json["detail"]
+        assert ready.json["detail"].startswith(said)
 
     on_a_node(story)
 
