@@ -37,15 +37,20 @@ async def elect(
     if topic is not None:
         known = [one.partition for one in (await client.topic(topic)).partitions]
         places = [TopicPartition(topic, number) for number in numbers or known]
+    before = now = await _partitions(client)
     fates = await client.elect_leaders(kind, places)
     elected = [name for name, fate in fates.items() if fate is None]
-    now: dict[TopicPartition, PartitionInfo] = {}
     for _ in range(ASKED_MAX):
         now = await _partitions(client)
-        if all(name not in now or now[name].leader != NO_NODE for name in elected):
+        if all(_leads_another(before.get(name), now.get(name)) for name in elected):
             break
         await asyncio.sleep(PAUSE_SECONDS)  # the node that tells it hears of it a little late
     return [outcome(name, fate, now) for name, fate in fates.items()]
+
+
+def _leads_another(before: PartitionInfo | None, now: PartitionInfo | None) -> bool:
+    """Whether the partition is known to be led by the one that was elected, or is no more."""
+    return now is None or now.leader not in (NO_NODE, NO_NODE if before is None else before.leader)
 
 
 async def _partitions(client: AdminClient) -> dict[TopicPartition, PartitionInfo]:
