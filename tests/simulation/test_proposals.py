@@ -1,6 +1,7 @@
 """Nodes that decide about different things at once, some of them far from the controller."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,7 +12,8 @@ from tidelog.broker.topics import create_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord, PartitionChanged, ProducerIdsGranted
-from tidelog.host import Host
+from tidelog.host import Host, Path
+from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.world import World
 
@@ -114,3 +116,56 @@ def test_who_is_far_away_is_not_starved_by_changes_of_another_kind(world):
 
     assert len(near) > 3 * len(far)
     assert sum(far) == CHANGES
+
+
+@pytest.fixture
+def voters() -> Iterator[World]:
+    with World(5, nodes=3, node_factory=partial(real_node, quorum=QUORUM)) as world:
+        world.start()
+        world.run(seconds=3)
+        yield world
+
+
+def controller_of(world: World) -> int:
+    return next(n for n in (1, 2, 3) if world.node(n).broker.member.quorum.leads)
+
+
+def refuse_metadata(disk: SimulatedDisk) -> None:
+    """Let the disk have no room for records of the metadata log."""
+
+    def refuse(operation: str, path: Path) -> None:
+        if "__cluster_metadata" in str(path) and operation == "write":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    disk.on_operation = refuse
+
+
+def test_a_change_is_not_refused_for_want_of_room_that_other_voters_have_and_commit(voters):
+    first = controller_of(voters)
+    disk = voters.machines[first].disk
+    refuse_metadata(disk)
+
+    decide = partial(granted, first)
+    end = voters.node(first).broker.image.producer_ids_end + 1
+    change = spawn(voters, first, metadata_of(voters, first).change(decide))
+    voters.run(seconds=1)
+    disk.on_operation = None
+    voters.run_until(change.done, seconds_max=60)
+
+    assert change.exception() is None
+    assert voters.node(first).broker.image.producer_ids_end >= end
+
+
+def test_who_asked_a_voter_whose_log_is_opened_again_is_told_at_once(voters):
+    first = controller_of(voters)
+    quorum = voters.node(first).broker.member.quorum
+    refuse_metadata(voters.machines[first].disk)
+    spawn(voters, first, metadata_of(voters, first).change(partial(granted, first)))
+
+    machine, waiting = quorum.raft, 0
+    while quorum.raft is machine:
+        waiting = len(quorum._places)
+        voters.run(seconds=0.001)
+
+    assert waiting, "the other voters wait for records"
+    assert not quorum._places

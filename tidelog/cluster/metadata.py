@@ -23,7 +23,13 @@ from tidelog.cluster.quorum_log import Entry
 from tidelog.controller.conflicts import RecentCommits
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
-from tidelog.errors import BrokerError, NotController, RequestTimedOut, StorageError
+from tidelog.errors import (
+    BrokerError,
+    NotController,
+    RequestTimedOut,
+    StorageError,
+    StorageErrorAfterAppend,
+)
 from tidelog.host import Host
 from tidelog.model import NodeId, Offset
 from tidelog.peers.listener import Answer
@@ -45,6 +51,8 @@ class _Asked:
 
     newest: float = float("inf")
     """All that was committed before it was asked for lies below, as the controller has said."""
+    is_unsure: bool = False
+    """Whether a try may yet be committed; then no full disk is a reason to say that none will."""
 
 
 class Metadata:
@@ -139,17 +147,21 @@ class Metadata:
     async def _try(
         self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
     ) -> Change | None:
-        if self._quorum.refusal is not None and self._quorum.raft.leader in (None, self._me):
-            raise StorageError(self._quorum.refusal)
+        refusal = self._quorum.refusal
+        is_alone = self._quorum.raft.leader in (None, self._me)
+        if refusal is not None and is_alone and not asked.is_unsure:
+            raise StorageError(refusal)
         if self._quorum.leads:
-            return await self._try_here(decide)
+            return await self._try_here(decide, asked)
         leader = self._quorum.raft.leader
         if leader is None or leader == self._me:
             await asyncio.sleep(_RETRY_SECONDS)
             return None
         return await self._try_there(leader, decide, asked)
 
-    async def _try_here(self, decide: Callable[[ClusterImage], Change]) -> Change | None:
+    async def _try_here(
+        self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
+    ) -> Change | None:
         try:
             decided = decide(self.image)
         except BrokerError:
@@ -161,8 +173,14 @@ class Metadata:
             return decided if await self._is_certain() else None
         try:
             await self._commit(records)
-        except NotController:
+        except (NotController, StorageErrorAfterAppend):
             self.replies_lost += 1  # the next controller may find it in its log
+            asked.is_unsure = True
+            return None
+        except StorageError:
+            if not asked.is_unsure:
+                raise
+            await asyncio.sleep(_RETRY_SECONDS)
             return None
         return decided
 
@@ -197,6 +215,7 @@ class Metadata:
         except (PeerUnreachable, PeerRefused) as error:
             _log.info("node %d did not take a change: %s", leader, error)
             self.replies_lost += 1
+            asked.is_unsure |= bool(records)
             await asyncio.sleep(_RETRY_SECONDS)
             return None
         if answer.fate == ProposalFate.TAKEN:
@@ -210,6 +229,7 @@ class Metadata:
             await self.reached(answer.offset)
         else:
             self.replies_lost += 1  # it may have lost the lead after it had begun
+            asked.is_unsure |= bool(records)
             await asyncio.sleep(_RETRY_SECONDS)
         return None
 

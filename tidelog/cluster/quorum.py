@@ -26,7 +26,13 @@ from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.controller.snapshot import decode_snapshot
-from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError
+from tidelog.errors import (
+    BrokerError,
+    CorruptMessage,
+    NotController,
+    StorageError,
+    StorageErrorAfterAppend,
+)
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
 from tidelog.log.steps import DiskFull, is_short, refusal, shortage
@@ -492,7 +498,7 @@ class Quorum:
             _log.error("the metadata log takes no records: %s", refusal(full.error))
             self.spawn(self._look_for_room())
         self.refusal = refusal(full.error)
-        self._fail_commits(StorageError(self.refusal))
+        self._fail_commits(StorageErrorAfterAppend(self.refusal))  # other voters may have them
         asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self.post, self._begin_again)
 
     async def _look_for_room(self) -> None:
@@ -513,6 +519,10 @@ class Quorum:
         if self._acknowledgements is not None:
             await self._acknowledgements.replaced(self._position(self.log.end))
         self._events.clear()
+        places, self._places = self._places, {}
+        for place in places.values():  # the machine that was to answer them is no more
+            if not place.is_gone:
+                place.fail("its metadata log is opened again")
         self._build()
         self.post(Ticked())
 
@@ -578,7 +588,8 @@ class Quorum:
         """Append `records` as one batch and wait until they are committed and handed on.
 
         NotController if this node does not lead, or ceases to: then their fate is not known.
-        StorageError if the disk is full.
+        StorageError if the disk is full, StorageErrorAfterAppend if it was found to be full too
+        late for their fate to be known.
         """
         if self.refusal is not None:
             raise StorageError(self.refusal)
