@@ -11,6 +11,7 @@ from tests.simulation.test_planted_replication import PLACE, SECONDS_MAX, Stage,
 from tidelog.broker.coordinator import GroupsDriver
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
+from tidelog.controller import elections
 from tidelog.errors import TidelogError
 from tidelog.groups.shard import Shard
 from tidelog.host import Bytes, Disk
@@ -92,6 +93,15 @@ def test_a_second_start_does_not_forget_what_the_first_has_cut(monkeypatch):
     tell_rot(checkpoint_ms=60_000, starts=2)
 
     plant_cuts_forgotten_by_the_next_start(monkeypatch)
+
+    with pytest.raises(Violation) as found:
+        tell_rot(checkpoint_ms=60_000, starts=2)
+    assert found.value.name == watch.JOINED
+
+
+def test_the_last_in_sync_knows_what_it_has_cut_though_nobody_lets_it_lead(monkeypatch):
+    plant_cuts_forgotten_by_the_next_start(monkeypatch)
+    monkeypatch.setattr(elections, "choose", lambda partition, electorate: None)
 
     with pytest.raises(Violation) as found:
         tell_rot(checkpoint_ms=60_000, starts=2)

@@ -16,7 +16,8 @@
 | acknowledged is on enough disks  | synced on `min.insync.replicas` when the watermark covers it  |
 | committed is held by all in sync | by every member of every set that may be the committed one    |
 | who is in sync has it all        | all that is committed, when the metadata says that it is so,  |
-|                                  | when its log is opened, and when its log was cut              |
+|                                  | when its log is opened, and when its log was cut; or, alone   |
+|                                  | on a rotten disk, it knows, and nobody leads                  |
 | committed has an intact copy     | synced, and not known to be damaged, where a leader may come  |
 |                                  | from: among those in sync and the eligible                    |
 | in-sync logs agree               | in who wrote what, below the watermark                        |
@@ -518,7 +519,8 @@ class ReplicaWatch:
         if self._is_unsure(node, committed.durability):
             return
         machine, copy = self._world.machines[node], self._copy_of(node, key)
-        if machine.is_damaged and state.in_sync == {node} and state.leader != node:
+        is_last = state.in_sync == {node} and state.leader != node
+        if machine.is_damaged and is_last and self._knows_loss(node, key):
             return  # a start may have cut what was rotten; it is the last, and waits for the others
         has = -1 if copy is None else copy.firm_end(committed.durability)
         if has < committed.end and (copy or machine.is_up):
@@ -527,6 +529,11 @@ class ReplicaWatch:
                 f"{key}: {node} has {has}, {committed.end} is committed; in sync are "
                 f"{sorted(state.in_sync)} since partition epoch {state.partition_epoch}",
             )
+
+    def _knows_loss(self, node: NodeId, key: Key) -> bool:
+        """Whether the replica says that it may lack something, or is not there to say so."""
+        partition = self._partition_of(node, key)
+        return partition is None or partition.is_cut or partition.log.damaged_at is not None
 
     def _is_pending(self, key: Key) -> bool:
         """Whether somebody is to lead by force, and nobody knows yet what that one has."""
@@ -695,12 +702,13 @@ class ReplicaWatch:
                 yield later.replicas
 
     def _copy_of(self, node: NodeId, key: Key) -> _Copy | None:
-        machine = self._world.machines[node]
-        replicas = getattr(getattr(machine.node, "broker", None), "replicas", None)
-        partition = None if replicas is None else replicas.get(*key)
-        if partition is not None:
-            return _copy(partition.log)
-        return self._left.get((node, key))
+        partition = self._partition_of(node, key)
+        return self._left.get((node, key)) if partition is None else _copy(partition.log)
+
+    def _partition_of(self, node: NodeId, key: Key) -> Partition | None:
+        broker = getattr(self._world.machines[node].node, "broker", None)
+        replicas = getattr(broker, "replicas", None)
+        return None if replicas is None else replicas.get(*key)
 
     # What is dear: every batch of every log is read.
 
