@@ -154,3 +154,29 @@ def test_a_start_is_never_past_the_watermark():
 
     behind.holds(2, 10, LIFE[2])
     assert behind.start_agreed == 7
+
+
+def test_a_new_leader_of_a_set_that_is_too_small_is_read_once_another_joins():
+    leader = leader_of(1, min_in_sync=2, promised=7)
+    assert not leader.knows_watermark
+    assert leader.propose(0.0, 10.0, LIFE) is None  # who joins has promised it, too
+
+    leader.promises(2, 7, LIFE[2])
+    assert leader.propose(0.0, 10.0, LIFE) == {1: 11, 2: 12}
+    leader.decided([1, 2], 1)
+    assert leader.start_agreed == 7
+    leader.start_moved(7)
+
+    assert leader.knows_watermark
+
+
+def test_a_new_leader_of_a_set_that_is_too_small_is_read_once_fewer_suffice():
+    leader = leader_of(1, min_in_sync=2, promised=7)
+    assert not leader.knows_watermark
+
+    leader.min_in_sync = 1
+    leader.advance()
+    assert leader.start_agreed == 7
+    leader.start_moved(7)
+
+    assert leader.knows_watermark
