@@ -1,5 +1,6 @@
 """DeleteRecords holds on every replica that may lead, and is done by a leader alone."""
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -69,6 +70,25 @@ def test_nothing_is_deleted_before_every_replica_in_sync_has_promised_it():
 
         assert not has_answered()
         assert starts(story) == {0}
+
+
+def test_a_follower_that_cannot_open_files_deletes_nothing_instead_of_promising_it():
+    with Story(7) as story:
+        story.fill(100)
+        story.world.run(seconds=2)
+
+        def refuse(changes: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        directory = story.world.node(story.other).broker._directory
+        note, directory.note_promises = directory.note_promises, refuse
+        has_answered = ask(story, story.first, 80)
+        story.world.run(seconds=1)
+
+        assert not has_answered()
+        assert starts(story) == {0}
+        directory.note_promises = note
+        story.until(lambda: starts(story) == {80})
 
 
 def test_a_deposed_leader_without_a_lease_deletes_nothing():

@@ -5,7 +5,7 @@ Rule 1: a leader's log begins later once every in-sync replica has promised so (
 Rule 2: a promise is on the disk before the leader hears of it. Promises are noted together: one
         write for all that came while the disk was busy.
 Rule 3: a follower whose disk has no room for a promise deletes at once what it should promise to
-        delete: that makes room.
+        delete: that makes room. Where descriptors are short, that would help nobody: it waits.
 Rule 4: a start that a disk refuses is tried again at the next checkpoint, in the same epoch.
 """
 
@@ -20,6 +20,7 @@ from tidelog.broker.replicas import ChangeDisk, Replicas
 from tidelog.errors import StorageError, UnknownTopicOrPartition
 from tidelog.host import unbroken
 from tidelog.log.directory import DataDirectory
+from tidelog.log.steps import is_full
 from tidelog.model import Offset
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import Follower
@@ -123,8 +124,9 @@ class LogStarts:
                     await self._note_all(promises)
                 except StorageError as error:
                     _log.info("log starts cannot be promised: %s", error)
-                    for partition in promises:
-                        await self._delete_instead(partition)
+                    if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
+                        for partition in promises:
+                            await self._delete_instead(partition)
                     self._promises = promises | self._promises
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
