@@ -169,6 +169,24 @@ def test_without_sync_all_is_answered_once_the_batch_is_written():
     run(main)
 
 
+def test_a_record_counts_only_once_all_before_it_is_synced_from_when_the_topic_demands_it():
+    async def main() -> None:
+        stage, early, late = Stage(durability="replicated"), Producer(), Producer()
+        stage.append(producer=early)
+        await stage.hands.work(Lane.WRITE)
+        assert (early.told, stage.partition.log.synced_end) == ([None], 0)
+
+        stage.partition.configure(TopicConfig())
+        stage.append(stage.batch(size=LARGE), producer=late)
+        await stage.hands.work(Lane.WRITE)
+        assert (late.told, stage.partition.high_watermark) == ([], 1)
+        await stage.hands.work_off()
+
+        assert (late.told, stage.partition.log.synced_end) == ([None], 2)
+
+    run(main)
+
+
 def test_with_followers_all_waits_for_them_too():
     async def main() -> None:
         stage, producer = Stage(in_sync=(1, 2)), Producer()
