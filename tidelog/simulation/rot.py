@@ -146,6 +146,8 @@ def _not_scrubbed(
             waiting = f"{machine.name} has {state.open}"
         elif damaged := [p.name for p in broker.partitions() if p.log.damaged_at is not None]:
             waiting = f"{machine.name} is damaged in {damaged}"
+        elif busy := [p.name for p in broker.partitions() if p.files.locked()]:
+            waiting = f"{machine.name} changes files of {busy}"  # a swap may be half done
     return waiting
 
 
