@@ -18,7 +18,7 @@ from tidelog.host import Bytes, Disk
 from tidelog.log.directory import DataDirectory
 from tidelog.log.log import ColdRead, LogState
 from tidelog.log.recovery import open_log
-from tidelog.model import OFFSETS_TOPIC, TopicPartition
+from tidelog.model import NO_NODE, OFFSETS_TOPIC, TopicPartition
 from tidelog.records import decode_batch
 from tidelog.shards.effects import partition_for
 from tidelog.simulation import history
@@ -106,6 +106,38 @@ def test_the_last_in_sync_knows_what_it_has_cut_though_nobody_lets_it_lead(monke
     with pytest.raises(Violation) as found:
         tell_rot(checkpoint_ms=60_000, starts=2)
     assert found.value.name == watch.JOINED
+
+
+def test_a_controller_that_has_just_begun_lets_no_damaged_replica_lead():
+    """The last in sync is damaged, and waits for one that is away; all voters begin again."""
+    with a_stage(checkpoint_ms=100) as stage:
+        world = stage.world
+        for _ in range(10):
+            stage.commit()
+        world.run(1)
+        first, second, last = stage.nodes
+        voters = [node for node in (1, 2, 3) if node not in (second, last)]
+        for node in (first, second):
+            world.crash(node)
+            stage.run_until(partial(_has_left, stage, node))
+        world.crash(last)
+        world.flip_bits(last, 200, inside=f"{PLACE}")
+        for node in (last, first):
+            world.restart(node)
+        world.run(4)
+        assert (stage.state.leader, set(stage.state.in_sync)) == (NO_NODE, {last})
+
+        for node in voters:
+            world.crash(node)
+        world.run(0.3)
+        for node in voters:
+            world.restart(node)
+        world.run(4)
+
+        assert (stage.state.leader, set(stage.state.in_sync)) == (NO_NODE, {last})
+        world.restart(second)
+        world.run_until(lambda: stage.state.in_sync == set(stage.nodes), SECONDS_MAX)
+        assert stage.has(second, 10)
 
 
 def plant_groups_half_loaded(patch: pytest.MonkeyPatch) -> None:
