@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from tests.support.cluster import wait_until
 from tidelog.backup import chunks, creating, restoring
 from tidelog.backup.asking import BackupClient
 from tidelog.backup.creating import create, load_manifests
@@ -17,14 +19,15 @@ from tidelog.backup.problems import BackupError, Damaged, Differs
 from tidelog.backup.restoring import restore
 from tidelog.backup.storage import LocalStorage, open_storage
 from tidelog.client import Client
-from tidelog.client.admin import AdminClient, Resource, Source
-from tidelog.client.kafka import KafkaClient
+from tidelog.client.admin import AdminClient, ConfigChange, Resource, Source
+from tidelog.client.kafka import EARLIEST, KafkaClient
 from tidelog.client.transactional import TransactionalClient
 from tidelog.client.wire import ConnectionFailed
 from tidelog.faces.cli import main
 from tidelog.model import TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches
 from tidelog.testing import Cluster
+from tidelog.views.kv import Change, record_of
 from tidelog.wire.apis import Api
 
 HOUR_MS = 3600 * 1000
@@ -383,6 +386,63 @@ def test_settings_and_groups_come_back_as_they_were(cluster, place):
         {"retention.ms": "5000", "cleanup.policy": "compact,delete"},
         {f"copy.{name}-0": (1, "by hand")},
     )
+
+
+def test_keys_whose_time_is_over_expire_once_the_bucket_is_whole(cluster, place, monkeypatch):
+    name = cluster.new_topic("sessions", config={"cleanup.policy": "compact"})
+    late = Change(b"late", b"1", expires_at_ms=1000)
+
+    async def fill():
+        async with KafkaClient(cluster.bootstrap) as client:
+            for one in (late, Change(b"a", b"1"), Change(b"b", b"1")):
+                await client.produce(name, 0, encode_batch([record_of(one, 1000)]))
+
+    asyncio.run(fill())
+    made = back_up(cluster, place, name).manifest
+    bucket = replace(made.topics[0], configs={**made.topics[0].configs, "kv.view": "true"})
+    monkeypatch.setattr(restoring, "REQUEST_BYTES", 1)
+    original = BackupClient.restore
+
+    async def slow(self, *args):
+        await original(self, *args)
+        await asyncio.sleep(0.5)  # several turns of what makes keys expire
+
+    monkeypatch.setattr(BackupClient, "restore", slow)
+
+    done = bring_back(cluster, place, replace(made, topics=(bucket,)), prefix="old.")
+
+    assert done.verified_records == 3
+    with Client(cluster.http) as client:
+        old = client.kv(f"old.{name}")
+        wait_until(lambda: old.get("late") is None, "it does not expire")
+        assert old.get("a") is not None
+
+
+def test_a_compacted_topic_begins_where_it_began(cluster, place):
+    name = cluster.new_topic("late-start")
+    for n in range(5):
+        produce(cluster, name, b"%d" % n, key=b"k%d" % n)
+
+    async def trim():
+        async with AdminClient(cluster.bootstrap) as client:
+            await client.delete_records(name, {0: 3})
+            policy = ConfigChange(name="cleanup.policy", value="compact")
+            await client.alter_configs(Resource.TOPIC, name, [policy])
+
+    async def look():
+        async with AdminClient(cluster.bootstrap) as client:
+            configs = await client.describe_configs(Resource.TOPIC, f"same.{name}")
+            start = (await client.list_offsets(f"same.{name}", {0: EARLIEST}))[0].offset
+        return start, {one.name: one.value for one in configs if one.source == Source.TOPIC}
+
+    asyncio.run(trim())
+    back_up(cluster, place, name)
+
+    done = bring_back(cluster, place, prefix="same.")
+
+    assert done.verified_records == 2
+    assert asyncio.run(look()) == (3, {"cleanup.policy": "compact"})
+    assert records(cluster, f"same.{name}", start=3) == [(3, b"3"), (4, b"4")]
 
 
 def test_a_restore_that_was_cut_off_is_gone_on_with(cluster, topic, place, monkeypatch):

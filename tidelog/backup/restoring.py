@@ -39,7 +39,7 @@ LANES: Final = 4
 REQUEST_BYTES: Final = 1024 * 1024
 """What a broker is given at once, unless one batch is larger."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
-HOLD: Final[Mapping[str, str]] = {
+_MARKS: Final[Mapping[str, str]] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "retention.records": "-1",
@@ -47,7 +47,11 @@ HOLD: Final[Mapping[str, str]] = {
     "min.compaction.lag.ms": str(NEVER),
     "max.compaction.lag.ms": str(NEVER),
 }
-"""What a topic is made with, so that nothing goes before it was looked at."""
+"""By which a topic that is held is known, whichever version holds it."""
+HOLD: Final[Mapping[str, str]] = {**_MARKS, "cleanup.policy": "delete"}
+"""What a topic is made with, so that nothing goes before it was looked at. Nor does anything come:
+a topic that is not compacted is no bucket, so none of its keys expires. And DeleteRecords, which
+makes the log begin where it began, is refused where nothing but compaction deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +191,7 @@ async def _is_restored(client: BackupClient, name: str, topic: TopicBackup) -> b
     if topic.is_internal:
         return True  # nothing tells them apart before they are compared
     found = {one.name: one.value for one in await client.describe_configs(Resource.TOPIC, name)}
-    if all(found.get(key) == value for key, value in HOLD.items()):
+    if all(found.get(key) == value for key, value in _MARKS.items()):
         return True
     ends = [await client.committed_end(name, one.partition) for one in topic.partitions]
     return not any(ends) or ends == [one.end for one in topic.partitions]

@@ -8,7 +8,8 @@ Rule 2: what is answered without a write (a read, a refused condition) is as new
         sync have confirmed that this node leads.
 Rule 3: a local read is answered by any replica in sync from its own view, which only moves on:
         after a restart, too, since it asks its leader first how far that must be.
-Rule 4: a key expires when its leader appends a tombstone. Before that everybody sees it.
+Rule 4: a key expires when its leader appends a tombstone. Before that everybody sees it. In a topic
+        that is not compacted nothing expires: it is no bucket.
 """
 
 import asyncio
@@ -427,6 +428,8 @@ class Kv:
             if state.is_over:
                 del self._leading[name]
                 self._on_led(state.partition)
+            elif not state.partition.config.compacts:
+                continue  # it is no bucket, or not again before it is restored
             elif state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms:
                 with suppress(BrokerError):
                     self._expire_in(state, now_ms)

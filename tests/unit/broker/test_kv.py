@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.node import Machine, Node, on_a_node
+from tests.unit.broker.test_configs import alter
 from tidelog.broker.services import Services
 from tidelog.broker.writing import once_of
 from tidelog.errors import InvalidTopic, UnknownTopicOrPartition
 from tidelog.model import TopicPartition
 from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch
-from tidelog.views.kv import Change
+from tidelog.views.kv import Change, record_of
 
 SECONDS = 5.0
 PLACE = TopicPartition("b", 0)
@@ -155,6 +156,24 @@ def test_a_key_is_there_until_its_leader_deletes_it():
         assert bucket.node.broker.partition("b", 0).log.end == 3
 
     in_a_bucket(story)
+
+
+def test_nothing_expires_in_a_topic_that_is_not_compacted():
+    async def story(node):
+        bucket = Bucket(node)
+        await node.create("b", cleanup_policy="delete", kv_view="true")
+        old = record_of(Change(b"k", b"1", expires_at_ms=node.clock.wall_ms() - 1), 1)
+        await node.produce("b", encode_batch([old]))
+        partition = node.broker.partition("b", 0)
+        await asyncio.sleep(60)
+        assert partition.log.end == 1
+
+        await alter(node, "b", ("cleanup.policy", "compact"))
+        await asyncio.sleep(2)
+        assert partition.log.end == 2
+        assert await bucket.get(b"k") is None
+
+    on_a_node(story)
 
 
 def test_a_key_that_was_put_again_does_not_expire_by_its_old_time():
