@@ -2,6 +2,8 @@
 
 Rule 1: a chunk is cut between batches, once it has reached its size.
 Rule 2: what is read is what was written: size and checksum are compared before anything is used.
+Rule 3: a batch without records says no more than a gap, and is left out; but for one that
+        compaction has left so that a request with an Idempotency-Key is known when it comes again.
 """
 
 # chunk := batch*                       (format 2, at the offsets that they had in the log)
@@ -17,7 +19,7 @@ from tidelog.backup.problems import Damaged
 from tidelog.backup.storage import Output, Storage
 from tidelog.errors import CorruptMessage
 from tidelog.log.committed import committed_batches
-from tidelog.model import Offset, ProducerId
+from tidelog.model import ONCE_PRODUCER_MIN, Offset, ProducerId
 from tidelog.records import MAGIC, BatchHeader, crc_matches, decode_batch, iterate_batches
 
 FOLDER: Final = "chunks"
@@ -77,7 +79,7 @@ class ChunkWriter:
             if header.base_offset >= end:
                 break
             if header.last_offset >= self._end:
-                if header.record_count:  # one without records says no more than a gap
+                if header.record_count or header.producer_id >= ONCE_PRODUCER_MIN:
                     self._write(header, batch)
                 self._end = header.next_offset
         for header, _ in iterate_batches(data):  # markers, too, are behind us

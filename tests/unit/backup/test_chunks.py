@@ -14,7 +14,18 @@ from tidelog.backup.chunks import (
 from tidelog.backup.manifest import Chunk
 from tidelog.backup.problems import Damaged
 from tidelog.backup.storage import LocalStorage
-from tidelog.records import TRANSACTIONAL, Codec, Marker, Record, encode_batch, encode_marker, stamp
+from tidelog.log.unpacking import empty
+from tidelog.model import ONCE_PRODUCER_MIN
+from tidelog.records import (
+    TRANSACTIONAL,
+    Codec,
+    Marker,
+    Record,
+    encode_batch,
+    encode_marker,
+    read_header,
+    stamp,
+)
 
 
 def batch(base, count=1, **options):
@@ -97,6 +108,23 @@ def test_where_nothing_counts_there_is_no_file(storage):
 
     assert writer.finish(2) == (Chunk(start=0, end=2),)
     assert storage.names("") == []
+
+
+def emptied(base, producer_id):
+    data = batch(base, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    return bytes(empty(read_header(data))[1])
+
+
+def test_of_batches_without_records_those_of_idempotency_keys_are_kept(storage):
+    writer = writer_of(storage)
+    kept = emptied(1, ONCE_PRODUCER_MIN + 7)
+
+    writer.take(emptied(0, 7) + kept + emptied(2, 8), (), end=3)
+    (chunk,) = writer.finish(3)
+
+    assert storage.read(chunk.file) == kept
+    assert (chunk.start, chunk.end, chunk.batches, chunk.records) == (0, 3, 1, 0)
+    check_chunk(storage, chunk, deep=True)
 
 
 def test_nothing_is_taken_from_beyond_the_end(storage):

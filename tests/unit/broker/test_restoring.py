@@ -1,8 +1,9 @@
 """Batches of a backup at one node: where they were, or not at all."""
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node, placed
+from tests.unit.broker.test_kv import Bucket
 from tests.unit.broker.test_queues import Desk
-from tidelog.backup.batches import fillers
+from tidelog.backup.batches import fillers, without_holes
 from tidelog.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -11,6 +12,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.log.unpacking import empty
 from tidelog.model import OFFSETS_TOPIC, QUEUES_TOPIC
 from tidelog.records import decode_batch, iterate_batches
 from tidelog.wire.apis import Api
@@ -104,6 +106,30 @@ def test_a_producer_of_this_cluster_is_not_taken_for_one_of_another():
         assert "producer 0" in answer.error_message
 
     on_a_node(story)
+
+
+def test_an_idempotency_key_is_known_though_its_record_was_compacted_away():
+    stored = []
+
+    async def original(node):
+        bucket = await Bucket(node).make()
+        await bucket.put(b"k", b"old", once="order-17")
+        await bucket.put(b"k", b"new")
+        data = (await node.fetch_one("b")).records
+        (first, _), (second, newest) = iterate_batches(data)
+        compacted = [(first, memoryview(empty(first)[1])), (second, newest)]
+        stored.append(b"".join(without_holes(compacted, position=0, start=0, end=2)))
+
+    async def copy(node):
+        bucket = await Bucket(node).make()
+        topic = node.broker.image.topics["b"].id
+        assert (await restore(node, topic, stored[0])).error_code == 0
+
+        assert (await bucket.put(b"k", b"old", once="order-17")).offset == 0
+        assert await bucket.get(b"k") == (b"new", 1)
+
+    on_a_node(original)
+    on_a_node(copy)
 
 
 def test_sizes_and_times_that_are_refused_today_were_fine_when_they_were_written():
