@@ -146,6 +146,37 @@ def test_a_topic_that_was_made_anew_begins_anew_and_says_so(cluster, topic, plac
     assert "made anew" in made.manifest.notes[0]
 
 
+def test_offsets_of_a_topic_are_not_taken_for_those_of_another_of_its_name(
+    cluster, place, monkeypatch
+):
+    name, other = cluster.new_topic("remade"), cluster.new_topic("same")
+    group = f"readers-{name}"
+    for one in (name, other):
+        produce(cluster, one, b"1", b"2", b"3")
+    original = BackupClient.all_group_offsets
+
+    async def commit():
+        async with AdminClient(cluster.bootstrap) as client:
+            places = {TopicPartition(one, 0): 3 for one in (name, other)}
+            await client.commit_offsets(group, places)
+
+    async def remade_after(self):
+        found = await original(self)
+        await self.delete_topic(name)
+        await self.create_topic(name, partitions=1)
+        await self.produce(name, 0, batch(b"a", b"b", b"c", b"d"))
+        return found
+
+    asyncio.run(commit())
+    monkeypatch.setattr(BackupClient, "all_group_offsets", remade_after)
+
+    made = back_up(cluster, place, name, other).manifest
+
+    (kept,) = [one for one in made.groups if one.group == group]
+    assert [(one.topic, one.offset) for one in kept.offsets] == [(other, 3)]
+    assert any(name in note and "offsets" in note for note in made.notes)
+
+
 def test_records_deleted_before_they_were_backed_up_are_said(cluster, topic, place):
     async def delete(before):
         async with KafkaClient(cluster.bootstrap) as client:

@@ -1,7 +1,8 @@
 """A backup is made: what is committed and new since the last one goes into files.
 
 Rule 1: groups' offsets are asked for first and the ends of logs after them, so that no group is
-        beyond the end of what is backed up.
+        beyond the end of what is backed up. Topics' ids are noted before both: an offset counts
+        only in the topic for which it was committed, not in another of its name.
 Rule 2: the manifest is written when everything else is in its place. Before that, whatever ends
         the run removes what it wrote; what a killed run left is removed by the next.
 Rule 3: of a manifest that cannot be read nobody knows which files it needs. While there is one,
@@ -9,7 +10,7 @@ Rule 3: of a manifest that cannot be read nobody knows which files it needs. Whi
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -186,6 +187,7 @@ async def _make(
 ) -> Manifest:
     async with BackupClient(bootstrap) as client:
         cluster = await client.cluster()
+        ids = {topic.name: str(topic.id) for topic in await client.topics()}
         groups = await client.all_group_offsets()
         topics = await _look_at_topics(client, wish, run)
         plans: dict[TopicPartition, Share] = {}
@@ -203,10 +205,12 @@ async def _make(
             run.notes.append(f"{topic.name} was deleted while it was read; it is left out")
         else:
             kept.append(_topic_backup(topic, copied[topic.name]))
+    same = {topic.name for topic in kept if ids.get(topic.name) == topic.id}
+    run.notes += _note_others(groups, {topic.name for topic in kept} - same)
     made = Manifest(
         id=run.id, made_by=f"tidelog {tidelog.__version__}", cluster_id=cluster.cluster_id,
         parent=found[-1].id if found else None, taken_ms=run.taken_ms, finished_ms=now_ms(),
-        topics=tuple(kept), groups=_groups_of(groups, kept), notes=tuple(run.notes),
+        topics=tuple(kept), groups=_groups_of(groups, same), notes=tuple(run.notes),
     )  # fmt: skip
     wrong = manifest.gaps(made)
     assert not wrong, wrong
@@ -293,11 +297,17 @@ def _topic_backup(topic: TopicNow, partitions: Sequence[PartitionBackup]) -> Top
     )  # fmt: skip
 
 
-def _groups_of(
-    groups: Sequence[GroupBackup], topics: Sequence[TopicBackup]
-) -> tuple[GroupBackup, ...]:
+def _note_others(groups: Sequence[GroupBackup], names: Set[str]) -> list[str]:
+    """Of topics that were made while groups were asked nobody knows what an offset counts in."""
+    return [
+        f"{name} was made while groups were asked for their offsets; those of it are left out"
+        for name in sorted(names)
+        if any(each.topic == name for one in groups for each in one.offsets)
+    ]
+
+
+def _groups_of(groups: Sequence[GroupBackup], names: Set[str]) -> tuple[GroupBackup, ...]:
     """What groups have committed for these topics."""
-    names = {topic.name for topic in topics}
     found = (
         GroupBackup(
             group=one.group, offsets=tuple(each for each in one.offsets if each.topic in names)
