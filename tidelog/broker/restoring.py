@@ -6,8 +6,11 @@ Rule 2: of the cluster's own topics only that of the queues is restored: what is
         messages, known by their offsets. Groups' offsets are committed anew; metadata and
         transactions are this cluster's.
 Rule 3: what is kept in memory of a restored log is read again, before anybody is served from it.
+Rule 4: a record that no queue's shard can have written is refused. In the log it would be met again
+        by every node that reads it.
 """
 
+from functools import partial
 from typing import Any
 
 from tidelog.broker.broker import Broker
@@ -16,6 +19,8 @@ from tidelog.broker.writing import Fate
 from tidelog.errors import BrokerError, InvalidTopic, UnknownTopicId
 from tidelog.model import INTERNAL_TOPICS, NO_OFFSET, QUEUES_TOPIC
 from tidelog.partition.driver import Partition
+from tidelog.queues.restored import check_record
+from tidelog.records import decode_batch, iterate_batches
 
 
 async def restore_batches(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -28,6 +33,9 @@ async def restore_batches(broker: Broker, request: Any, context: Request) -> dic
         topic = partition.name.topic
         if topic in INTERNAL_TOPICS and topic != QUEUES_TOPIC:
             raise InvalidTopic(f"{topic} is this cluster's own and is not restored")
+        if topic == QUEUES_TOPIC:
+            await broker.host.offload.run(partial(_check_queues, request.records))
+            partition = broker.partition(request.topic_id, request.partition)
         seconds = max(request.timeout.total_seconds(), 0)
         fate = Fate(broker.host.clock.monotonic() + seconds)
         is_done = partition.restore(bytearray(request.records), fate)
@@ -38,3 +46,11 @@ async def restore_batches(broker: Broker, request: Any, context: Request) -> dic
         end = NO_OFFSET if partition is None else partition.log.end
         return {"error_code": error.code, "error_message": str(error), "log_end": end}
     return {"log_end": partition.log.end}
+
+
+def _check_queues(data: bytes) -> None:
+    """The sender's error, unless a fold of the records can be served. For a disk's thread."""
+    for header, batch in iterate_batches(data):
+        if not header.is_control:
+            for record in decode_batch(batch):
+                check_record(record)

@@ -1,5 +1,7 @@
 """Batches of a backup at one node: where they were, or not at all."""
 
+import pytest
+
 from tests.unit.broker.node import Machine, batch_of, on_a_node, placed
 from tests.unit.broker.test_kv import Bucket
 from tests.unit.broker.test_queues import Desk
@@ -14,7 +16,7 @@ from tidelog.errors import (
 )
 from tidelog.log.unpacking import empty
 from tidelog.model import OFFSETS_TOPIC, QUEUES_TOPIC
-from tidelog.records import decode_batch, iterate_batches
+from tidelog.records import Codec, Record, decode_batch, encode_batch, iterate_batches
 from tidelog.wire.apis import Api
 
 
@@ -215,6 +217,25 @@ def test_queues_serve_nobody_while_they_are_restored():
         driver = desk.queues.driver_of(0)
         assert driver is not None and not driver.shard.is_loaded
         assert await desk.append(queue, b"1") == end + 5  # which waits until it is read again
+
+    on_a_node(story, queues_topic_num_partitions=1)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_what_no_queue_has_written_does_not_go_into_their_log(codec):
+    async def story(node):
+        desk = Desk(node)
+        queue = await desk.create()
+        topic, log = node.broker.image.topics[QUEUES_TOPIC], node.broker.partition(QUEUES_TOPIC, 0)
+        end = log.log.end
+        poison = Record(key=b"W\xff\xfe", value=b"\xc1", timestamp_ms=1)
+        data = encode_batch([poison], base_offset=end, codec=codec)
+
+        answer = await restore(node, topic.id, bytes(data))
+
+        assert (answer.error_code, answer.log_end) == (InvalidRecord.code, end)
+        assert "is no queue's" in answer.error_message
+        assert await desk.append(queue, b"1") == end
 
     on_a_node(story, queues_topic_num_partitions=1)
 
