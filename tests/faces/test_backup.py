@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -538,6 +539,36 @@ def test_queues_of_a_cluster_are_not_taken_for_a_restore_that_was_cut_off(cluste
         with Client(other.http) as client:
             assert client.queue("jobs").describe()["depth"] == 1
     assert bring_back(cluster, place, resume=True).verified_records is not None
+
+
+def test_queues_are_restored_from_a_slow_store(place, monkeypatch):
+    read, names = LocalStorage.read, []
+
+    def slow(self, name):
+        if name.startswith(chunks.FOLDER):
+            names.append(name)
+            if len(names) == 2:
+                time.sleep(3)  # by then whoever had the message has it no more, and it is dead
+        return read(self, name)
+
+    with Cluster(nodes=1) as source, Client(source.http) as client:
+        queue = client.queue("jobs")
+        queue.declare(visibility=1, max_deliveries=1)
+        queue.publish("a")
+        assert [one.value for one in queue.receive()] == ["a"]
+        queue.publish("b")
+        back_up(source, place, "__queues")
+        queue.publish("c")
+        back_up(source, place, "__queues")
+    with Cluster(nodes=1) as target, Client(target.http) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "REQUEST_BYTES", 1)
+            patch.setattr(LocalStorage, "read", slow)
+            done = bring_back(target, place)
+
+        assert done.verified_records
+        assert [one.value for one in client.queue("jobs").receive(max=2)] == ["b", "c"]
+        assert [one.value for one in client.queue("jobs.dead").receive(wait=10)] == ["a"]
 
 
 def test_a_restore_that_is_complete_can_be_gone_on_with_and_is_compared(cluster, topic, place):

@@ -195,6 +195,23 @@ class BackupClient(AdminClient):
         except (Refused, ConnectionFailed) as error:
             raise BackupError(f"{topic}-{partition} could not be restored: {error}") from error
 
+    async def end_restore(self, topic: str, topic_id: UUID, partition: int) -> None:
+        """Say that all batches of a partition are there; what is kept in it may be served."""
+
+        async def attempt() -> None:
+            connection = await self.leader(topic, partition)
+            answer: Any = await connection.call(
+                Api.RESTORE_BATCHES,
+                timeout_seconds=self._timeout_seconds + ANSWER_SECONDS,
+                topic_id=topic_id,
+                partition=partition,
+                timeout=int(self._timeout_seconds * 1000),
+                records=b"",
+            )
+            check(answer.error_code, f"{topic}-{partition}", answer.error_message)
+
+        await self.retry(attempt)
+
     async def committed_end(self, topic: str, partition: int) -> Offset:
         """Where what is committed ends."""
         return (await self.list_offsets(topic, {partition: LATEST}))[partition].offset

@@ -405,7 +405,9 @@ class _Work:
             self._on_progress(progress)
         if (end := await client.committed_end(name, number)) != part.end:
             raise BackupError(f"{name}-{number} ends at offset {end}, not at {part.end}")
-        if part.start > 0:
+        if target.source.is_internal:
+            await client.end_restore(name, topic_id, number)
+        elif part.start > 0:
             await client.delete_records(name, {number: part.start})
 
     def _requests(self, part: PartitionBackup, position: Offset) -> Iterator[bytes]:

@@ -157,7 +157,8 @@ class Broker:
         self._stop_calls: list[Callable[[], None]] = []
         self._closing_calls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._deleted_calls: list[Callable[[str], None]] = []
-        self._restored_calls: list[Callable[[TopicPartition], None]] = []
+        self._restoring_calls: list[Callable[[TopicPartition], None]] = []
+        self._restored_calls: list[Callable[[TopicPartition, bool], None]] = []
         self._topic_configs: dict[str, tuple[object, TopicConfig]] = {}
         """What topics' settings came to when they were last looked at, and of what."""
         self.on_markers: Handler = _not_yet
@@ -491,13 +492,26 @@ class Broker:
         for call in self._moved_calls:
             call(moved)
 
-    def on_restored(self, call: Callable[[TopicPartition], None]) -> None:
-        """Call `call` when batches of a backup were appended to a log that this node leads."""
+    def on_restored(
+        self,
+        before: Callable[[TopicPartition], None],
+        call: Callable[[TopicPartition, bool], None],
+    ) -> None:
+        """Call `before` when batches of a backup are to be appended to a log, which it may refuse.
+
+        Call `call` when they were, by this node as its leader, and when there are no more.
+        """
+        self._restoring_calls.append(before)
         self._restored_calls.append(call)
 
-    def tell_restored(self, name: TopicPartition) -> None:
-        for call in self._restored_calls:
+    def check_restoring(self, name: TopicPartition) -> None:
+        """The error of whoever does not let the log be restored."""
+        for call in self._restoring_calls:
             call(name)
+
+    def tell_restored(self, name: TopicPartition, *, is_whole: bool) -> None:
+        for call in self._restored_calls:
+            call(name, is_whole)
 
     def on_topic_deleted(self, call: Callable[[str], None]) -> None:
         self._deleted_calls.append(call)

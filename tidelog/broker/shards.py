@@ -24,6 +24,7 @@ from tidelog.errors import (
     NotCoordinator,
     NotEnoughReplicasAfterAppend,
     NotLeader,
+    PolicyViolation,
     RequestTimedOut,
     StorageError,
     StorageErrorAfterAppend,
@@ -39,8 +40,8 @@ from tidelog.shards.effects import Answer, Append, Moment, Writer, partition_for
 _READ_BYTES: Final = 4 * 1024 * 1024
 _LATE_SECONDS: Final = 1.0
 _READING_SECONDS: Final = 0.05
-_RESTORING_SECONDS: Final = 1.0
-"""How long nothing more of a backup comes before a restored log is read."""
+_RESTORING_SECONDS: Final = 600.0
+"""A restore that brings no record for so long, and does not say its end either, is given up."""
 _UNKNOWN_FATE: Final = (
     RequestTimedOut,
     NotCoordinator,
@@ -105,6 +106,9 @@ class ShardDriver(Generic[S]):
         self._not_before = 0.0
         """Time passes for the shard no earlier than that: the loop stalled."""
         self._rereading: asyncio.TimerHandle | None = None
+        """Set while the log is being restored: when that is given up."""
+        self.has_written = False
+        """Whether the log has anything that a shard of this driver wrote."""
         self.shard = self._new_shard()
 
     # What kinds of shards differ in.
@@ -195,8 +199,15 @@ class ShardDriver(Generic[S]):
         if self._rereading is not None:
             self._rereading.cancel()
         self._rereading = asyncio.get_running_loop().call_later(
-            _RESTORING_SECONDS, lambda: self._broker.spawn(self.load())
+            _RESTORING_SECONDS, self.restore_ended
         )
+
+    def restore_ended(self) -> None:
+        """All is restored, or nobody goes on with it: serve what there is."""
+        if self._rereading is not None:
+            self._rereading.cancel()
+            self._rereading = None
+            self._broker.spawn(self.load())
 
     # Effects.
 
@@ -236,6 +247,7 @@ class ShardDriver(Generic[S]):
         except BrokerError as error:
             self._queue.extend(shard.store_failed(write, error, self.now()))
             return
+        self.has_written = True
         self._appended(shard, write, offset)
         if done:
             self._queue.extend(shard.stored(write, self.now()))
@@ -326,7 +338,7 @@ class ShardKeeper(Generic[D]):
     def start(self) -> None:
         """Load the shard of every partition that this node leads, now and later."""
         self._broker.on_moved(self._on_moved)
-        self._broker.on_restored(self._on_restored)
+        self._broker.on_restored(self._on_restoring, self._on_restored)
         self._on_moved(
             [
                 (partition.name, partition.leader is not None)
@@ -348,9 +360,16 @@ class ShardKeeper(Generic[D]):
                 )
                 self._loading[number] = self._broker.spawn(driver.load())
 
-    def _on_restored(self, name: TopicPartition) -> None:
+    def _on_restoring(self, name: TopicPartition) -> None:
         driver = self._drivers.get(name.partition) if name.topic == self.topic else None
-        if driver is not None:
+        if driver is not None and driver.has_written:
+            raise PolicyViolation(f"{name} has {self.what} of this cluster; it is not restored")
+
+    def _on_restored(self, name: TopicPartition, is_whole: bool) -> None:
+        driver = self._drivers.get(name.partition) if name.topic == self.topic else None
+        if driver is not None and is_whole:
+            driver.restore_ended()
+        elif driver is not None:
             driver.restored()
 
     async def ready(self) -> None:

@@ -36,8 +36,10 @@ def check_record(record: Record) -> None:
     try:
         written = decode(record)
         about_of(record)
-    except (CorruptMessage, msgspec.MsgspecError) as error:
-        raise InvalidRecord(f"offset {record.offset}: {error}") from None
+    except CorruptMessage as error:
+        raise InvalidRecord(str(error)) from None
+    except msgspec.MsgspecError as error:
+        raise _no_queue_s(record, str(error)) from None
     if record.headers == PLAIN_HEADERS and not isinstance(written, JobWritten):
         raise _no_queue_s(record, "it is no message, though its headers are a message's")
     key: bytes | None = record.key

@@ -1,5 +1,7 @@
 """Batches of a backup at one node: where they were, or not at all."""
 
+import asyncio
+
 import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node, placed
@@ -11,6 +13,7 @@ from tidelog.errors import (
     InvalidRecord,
     InvalidTopic,
     OffsetOutOfRange,
+    PolicyViolation,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -172,8 +175,28 @@ def test_the_cluster_s_own_topics_are_not_restored():
     on_a_node(story, offsets_topic_num_partitions=1)
 
 
-def test_queues_are_restored_with_their_messages_and_pointers():
-    stored = []
+async def queues_topic(node):
+    """Make the topic of the queues, as a restore does; its id."""
+    answer = await node.ask(
+        Api.CREATE_TOPICS, 7,
+        topics=[
+            {"name": QUEUES_TOPIC, "num_partitions": 1, "replication_factor": -1, "configs": []}
+        ],
+    )  # fmt: skip
+    assert answer.topics[0].error_code == 0, answer
+    return answer.topics[0].topic_id
+
+
+def driver_of(desk):
+    driver = desk.queues.driver_of(0)
+    assert driver is not None
+    return driver
+
+
+@pytest.fixture(scope="module")
+def queue_batches():
+    """Of a queue with pointers: 0 and messages 1 to 3, of which ada has read the first."""
+    stored: list[bytes] = []
 
     async def original(node):
         desk = Desk(node)
@@ -181,42 +204,87 @@ def test_queues_are_restored_with_their_messages_and_pointers():
         for value in (b"1", b"2", b"3"):
             await desk.append(queue, value)
         await desk.read(queue, "ada")
-        stored.append((queue, (await node.fetch_one(QUEUES_TOPIC)).records))
-
-    async def copy(node):
-        desk = Desk(node)
-        answer = await node.ask(
-            Api.CREATE_TOPICS, 7,
-            topics=[
-                {"name": QUEUES_TOPIC, "num_partitions": 1, "replication_factor": -1, "configs": []}
-            ],
-        )  # fmt: skip
-        assert answer.topics[0].error_code == 0, answer
-        queue, data = stored[0]
-
-        answer = await restore(node, answer.topics[0].topic_id, bytes(data))
-        assert answer.error_code == 0, answer
-
-        assert await desk.read(queue, "ada") == (2, b"2")
-        assert await desk.read(queue, "bob") == (1, b"1")
-        assert await desk.create() == queue + 1
+        data = bytes((await node.fetch_one(QUEUES_TOPIC)).records)
+        stored.extend(bytes(batch) for _, batch in iterate_batches(data))
 
     on_a_node(original, queues_topic_num_partitions=1)
-    on_a_node(copy)
+    return stored
 
 
-def test_queues_serve_nobody_while_they_are_restored():
+def test_queues_are_restored_with_their_messages_and_pointers(queue_batches):
+    async def story(node):
+        desk, topic = Desk(node), await queues_topic(node)
+
+        assert (await restore(node, topic, b"".join(queue_batches))).error_code == 0
+        assert (await restore(node, topic, b"")).error_code == 0
+
+        assert await desk.read(0, "ada") == (2, b"2")
+        assert await desk.read(0, "bob") == (1, b"1")
+        assert await desk.create() == 1
+
+    on_a_node(story)
+
+
+def test_queues_serve_nobody_before_all_is_restored_however_long_that_takes(queue_batches):
+    async def story(node):
+        desk, topic = Desk(node), await queues_topic(node)
+        log = node.broker.partition(QUEUES_TOPIC, 0).log
+        for at, batch in enumerate(queue_batches):
+            assert (await restore(node, topic, batch)).error_code == 0
+            await asyncio.sleep(500)
+            assert not driver_of(desk).shard.is_loaded
+            assert log.end == at + 1
+
+        answer = await restore(node, topic, b"")
+
+        assert (answer.error_code, answer.log_end) == (0, len(queue_batches))
+        assert await desk.read(0, "ada") == (2, b"2")
+
+    on_a_node(story)
+
+
+def test_queues_whose_restore_nobody_goes_on_with_are_served(queue_batches):
+    async def story(node):
+        desk, topic = Desk(node), await queues_topic(node)
+        await restore(node, topic, b"".join(queue_batches[:3]))
+
+        for second in range(700):  # none of these brings anything
+            await restore(node, topic, filler(3 + second, 4 + second))
+            await asyncio.sleep(1)
+
+        assert await desk.append(0, b"new") == 703
+
+    on_a_node(story)
+
+
+def test_whoever_says_that_a_restore_has_ended_ends_no_service():
     async def story(node):
         desk = Desk(node)
         queue = await desk.create()
         topic = node.broker.image.topics[QUEUES_TOPIC].id
-        end = node.broker.partition(QUEUES_TOPIC, 0).log.end
+        driver = driver_of(desk)
+        shard = driver.shard
 
-        assert (await restore(node, topic, filler(end, end + 5))).error_code == 0
+        assert (await restore(node, topic, b"")).error_code == 0
 
-        driver = desk.queues.driver_of(0)
-        assert driver is not None and not driver.shard.is_loaded
-        assert await desk.append(queue, b"1") == end + 5  # which waits until it is read again
+        assert driver.shard is shard and shard.is_loaded
+        assert await desk.append(queue, b"1") == 1
+
+    on_a_node(story, queues_topic_num_partitions=1)
+
+
+def test_queues_that_are_in_use_are_not_restored(queue_batches):
+    async def story(node):
+        desk = Desk(node)
+        queue = await desk.create()
+        topic = node.broker.image.topics[QUEUES_TOPIC].id
+
+        for data in (queue_batches[1], filler(1, 2)):
+            answer = await restore(node, topic, data)
+            assert (answer.error_code, answer.log_end) == (PolicyViolation.code, 1)
+
+        assert driver_of(desk).shard.is_loaded
+        assert await desk.append(queue, b"1") == 1
 
     on_a_node(story, queues_topic_num_partitions=1)
 
