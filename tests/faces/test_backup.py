@@ -494,6 +494,85 @@ def test_a_restore_that_was_cut_off_is_gone_on_with(cluster, topic, place, monke
     assert records(cluster, f"cut.{topic}") == [(n, b"%d" % n) for n in range(6)]
 
 
+def own_settings(cluster, name):
+    async def work():
+        async with AdminClient(cluster.bootstrap) as client:
+            configs = await client.describe_configs(Resource.TOPIC, name)
+        return {one.name: one.value for one in configs if one.source == Source.TOPIC}
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_topic_that_was_let_go_is_left_as_it_is(cluster, place, monkeypatch, policy):
+    config = {"retention.ms": str(10**15), "cleanup.policy": policy}
+    names = [cluster.new_topic(name, config=config) for name in ("first", "second")]
+    group = f"readers-{names[0]}"
+    for name in names:
+        for n in range(5):
+            produce(cluster, name, b"%d" % n, key=b"k%d" % n)
+
+    async def commit(group, topics, offset):
+        async with AdminClient(cluster.bootstrap) as client:
+            await client.commit_offsets(group, {TopicPartition(one, 0): offset for one in topics})
+
+    async def committed(group):
+        async with AdminClient(cluster.bootstrap) as client:
+            found = await client.group_offsets(group)
+        return {place.topic: one.offset for place, one in found.items()}
+
+    async def trim(name):
+        async with AdminClient(cluster.bootstrap) as client:
+            for value in ("compact,delete", policy):
+                change = ConfigChange(name="cleanup.policy", value=value)
+                await client.alter_configs(Resource.TOPIC, name, [change])
+                if value != policy:
+                    await client.delete_records(name, {0: 3})
+
+    asyncio.run(commit(group, names, 2))
+    made = back_up(cluster, place, *names).manifest
+    into = f"{policy}d."
+    first, second = (into + one.name for one in made.topics)
+    let_go = restoring._let_go
+
+    async def cut(client, target):
+        if target.name == second:
+            raise Ended
+        await let_go(client, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "_let_go", cut)
+        with pytest.raises(Ended):
+            bring_back(cluster, place, prefix=into)
+    assert own_settings(cluster, first) == config
+    assert own_settings(cluster, second) != config
+    asyncio.run(trim(first))  # as retention does
+    produce(cluster, first, b"new", key=b"k4")
+    asyncio.run(commit(into + group, [first], 6))
+
+    done = bring_back(cluster, place, prefix=into, resume=True)
+
+    assert done.verified_records == 2 + 5
+    assert any(first in note for note in done.plan.notes)
+    assert own_settings(cluster, first) == own_settings(cluster, second) == config
+    assert records(cluster, first, start=3) == [(3, b"3"), (4, b"4"), (5, b"new")]
+    assert asyncio.run(committed(into + group)) == {first: 6, second: 2}
+
+
+def test_a_topic_with_other_records_is_not_taken_for_one_that_was_let_go(cluster, topic, place):
+    produce(cluster, topic, b"1")
+    back_up(cluster, place, topic)
+    cluster.create_topic(f"else.{topic}", partitions=2)
+    produce(cluster, f"else.{topic}", b"mine")
+    produce(cluster, f"else.{topic}", b"and mine")
+
+    with pytest.raises(Differs):
+        bring_back(cluster, place, prefix="else.", resume=True)
+
+    assert own_settings(cluster, f"else.{topic}") == {}
+    assert records(cluster, f"else.{topic}") == [(0, b"mine"), (1, b"and mine")]
+
+
 def test_what_was_never_restored_is_not_gone_on_with(cluster, topic, place):
     for value in (b"1", b"2"):
         produce(cluster, topic, value)

@@ -2,7 +2,7 @@
 
 Rule 1: what is there already is not touched: a topic that exists is refused, unless a restore of
         this backup is gone on with. Such a topic is known by how it is held, and what is there is
-        compared with the backup, too.
+        compared with the backup, too. One that was let go is left as it is: programs may use it.
 Rule 2: until everything is compared nothing is deleted or compacted: retention of a topic whose
         records are old would be quicker. The topic's own settings are the last that is restored.
 Rule 3: a log ends where it ended, and begins where it began: groups that had read everything have
@@ -11,6 +11,7 @@ Rule 3: a log ends where it ended, and begins where it began: groups that had re
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -19,6 +20,13 @@ from tidelog.backup.asking import BackupClient
 from tidelog.backup.batches import without_holes
 from tidelog.backup.chunks import batches_of, read_chunk
 from tidelog.backup.comparing import Comparison
+from tidelog.backup.existing import (
+    HOLD,
+    already_there,
+    is_unused,
+    look_at_begun,
+    other_partitions,
+)
 from tidelog.backup.manifest import (
     GroupBackup,
     GroupOffset,
@@ -30,28 +38,17 @@ from tidelog.backup.problems import BackupError, Differs
 from tidelog.backup.running import in_thread, run_lanes
 from tidelog.backup.storage import Storage
 from tidelog.client.admin import ConfigChange, Resource
-from tidelog.client.slices import SliceReader
-from tidelog.config.topic import NEVER
+from tidelog.client.kafka import EARLIEST, LATEST
+from tidelog.client.slices import Missing, SliceReader
 from tidelog.model import QUEUES_TOPIC, Offset, topic_name_problem
 from tidelog.records import BatchHeader, Buffer
 
 LANES: Final = 4
+TRIES: Final = 3
+"""How often what may be deleted meanwhile is compared anew."""
 REQUEST_BYTES: Final = 1024 * 1024
 """What a broker is given at once, unless one batch is larger."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
-_MARKS: Final[Mapping[str, str]] = {
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "retention.records": "-1",
-    "retention.mode": "any",
-    "min.compaction.lag.ms": str(NEVER),
-    "max.compaction.lag.ms": str(NEVER),
-}
-"""By which a topic that is held is known, whichever version holds it."""
-HOLD: Final[Mapping[str, str]] = {**_MARKS, "cleanup.policy": "delete"}
-"""What a topic is made with, so that nothing goes before it was looked at. Nor does anything come:
-a topic that is not compacted is no bucket, so none of its keys expires. And DeleteRecords, which
-makes the log begin where it began, is refused where nothing but compaction deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +72,10 @@ class Target:
     replication: int
     configs: Mapping[str, str]
     exists: bool
-
-    @property
-    def may_lack(self) -> bool:
-        """Whether its log is compacted while it is restored: the cluster's own settings stay."""
-        return self.source.is_internal
+    is_let_go: bool = False
+    """It was restored and compared, and has its own settings again: the cluster goes on with it."""
+    may_lack: bool = False
+    """Whether its log is compacted while it is restored: it was let go, or is the cluster's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,17 +127,20 @@ async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> 
         if problem := topic_name_problem(name):
             raise BackupError(f"--into {wish.prefix}: {problem}")
         found = there.get(name)
+        is_let_go, may_lack = False, topic.is_internal
         if found is not None:
             count, needed = len(found.partitions), len(topic.partitions)
             if count != needed:
-                raise BackupError(_other_partitions(topic, name, count, needed))
-            if not wish.resume and not await _is_unused(client, name, topic):
-                raise BackupError(_exists(topic, name))
-            if wish.resume and not await _is_restored(client, name, topic):
-                raise BackupError(
-                    f"topic {name!r} is no restore that was cut off: it has other settings than "
-                    "those have, and ends elsewhere than the backup; delete it, or restore "
-                    "under another name with --into PREFIX"
+                raise BackupError(other_partitions(topic, name, count, needed))
+            if not wish.resume and not await is_unused(client, name, topic):
+                raise BackupError(already_there(topic, name))
+            if wish.resume and not topic.is_internal:
+                begun = await look_at_begun(client, name, topic)
+                is_let_go, may_lack = begun.is_let_go, begun.may_lack
+            if is_let_go:
+                notes.append(
+                    f"{name} was restored and let go: what it has of the backup is compared, and "
+                    "the topic and groups' offsets in it are left as they are"
                 )
         replication = min(topic.replication, brokers)
         configs = dict(topic.configs)
@@ -156,7 +155,7 @@ async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> 
         targets.append(
             Target(
                 source=topic, name=name, replication=replication, configs=configs,
-                exists=found is not None,
+                exists=found is not None, is_let_go=is_let_go, may_lack=may_lack,
             )
         )  # fmt: skip
     groups = tuple(_group_for(one, targets, wish.prefix, notes) for one in manifest.groups)
@@ -179,45 +178,6 @@ def _wanted(manifest: Manifest, wish: Wish, notes: list[str]) -> list[TopicBacku
     return wanted
 
 
-async def _is_unused(client: BackupClient, name: str, topic: TopicBackup) -> bool:
-    """Whether a topic of the cluster's own is there, and nothing was ever written to it."""
-    if not topic.is_internal:
-        return False
-    return not any([await client.committed_end(name, one.partition) for one in topic.partitions])
-
-
-async def _is_restored(client: BackupClient, name: str, topic: TopicBackup) -> bool:
-    """Whether a topic is held as a restore holds it, is empty, or has all that one would bring."""
-    if topic.is_internal:
-        return True  # nothing tells them apart before they are compared
-    found = {one.name: one.value for one in await client.describe_configs(Resource.TOPIC, name)}
-    if all(found.get(key) == value for key, value in _MARKS.items()):
-        return True
-    ends = [await client.committed_end(name, one.partition) for one in topic.partitions]
-    return not any(ends) or ends == [one.end for one in topic.partitions]
-
-
-def _exists(topic: TopicBackup, name: str) -> str:
-    if topic.is_internal:
-        return (
-            "this cluster has queues already; restore into one that has none, leave them out by "
-            "naming topics with --topic, or go on with a restore by --resume"
-        )
-    return (
-        f"topic {name!r} exists; delete it, restore under another name with --into PREFIX, or go "
-        "on with a restore that was cut off by --resume"
-    )
-
-
-def _other_partitions(topic: TopicBackup, name: str, count: int, needed: int) -> str:
-    if topic.is_internal:
-        return (
-            f"this cluster keeps queues in {count} partitions, the backup has {needed}; restore "
-            "into a cluster that has never had a queue"
-        )
-    return f"topic {name!r} exists and has {count} partitions, not {needed}; delete it first"
-
-
 def _group_for(
     group: GroupBackup, targets: Sequence[Target], prefix: str, notes: list[str]
 ) -> GroupBackup:
@@ -226,7 +186,7 @@ def _group_for(
     offsets = []
     for one in group.offsets:
         target = names.get(one.topic)
-        if target is None or one.partition >= len(target.source.partitions):
+        if target is None or target.is_let_go or one.partition >= len(target.source.partitions):
             continue
         part = target.source.partitions[one.partition]
         offset = min(one.offset, part.end)
@@ -283,7 +243,7 @@ async def _make_topic(client: BackupClient, target: Target) -> UUID:
             replication=target.replication, configs=held,
         )  # fmt: skip
     else:
-        if held:
+        if held and not target.is_let_go:
             await client.alter_configs(
                 Resource.TOPIC, target.name,
                 [ConfigChange(name=name, value=value) for name, value in HOLD.items()],
@@ -296,7 +256,7 @@ async def _make_topic(client: BackupClient, target: Target) -> UUID:
 
 async def _let_go(client: BackupClient, target: Target) -> None:
     """Give a topic the settings that it had."""
-    if not target.source.is_internal:
+    if not (target.source.is_internal or target.is_let_go):
         changes = [ConfigChange(name=name, value=target.configs.get(name)) for name in HOLD]
         await client.alter_configs(Resource.TOPIC, target.name, changes)
 
@@ -334,19 +294,23 @@ class _Work:
         progress = Progress(bytes_total=self._done.plan.bytes)
 
         async def one(client: BackupClient, target: Target, part: PartitionBackup) -> None:
-            await self._write_one(client, target, part, progress, is_resumed=is_resumed)
+            if not target.is_let_go:
+                await self._write_one(client, target, part, progress, is_resumed=is_resumed)
 
         await self._each(one)
 
     async def compare_begun(self) -> None:
-        """Before anything is written: what the cluster's own topics have must be of this backup."""
+        """Before anything is written: what topics have that are not held must be of this backup."""
 
         async def one(client: BackupClient, target: Target, part: PartitionBackup) -> None:
+            if target.is_let_go:
+                await self._compare_let_go(client, target, part, lambda size: None)
+                return
             if not (target.exists and target.source.is_internal):
                 return
             end = await client.committed_end(target.name, part.partition)
             if end > part.start:
-                await self._compare_to(client, target, part, end, lambda size: None)
+                await self._compare_to(client, target, part, part.start, end, lambda size: None)
 
         await self._each(one)
 
@@ -441,20 +405,44 @@ class _Work:
         end = part.end
         if target.source.is_internal:
             end = await client.committed_end(target.name, part.partition)
-        comparison = await self._compare_to(client, target, part, end, advance)
+        if target.is_let_go:
+            comparison = await self._compare_let_go(client, target, part, advance)
+        else:
+            comparison = await self._compare_to(client, target, part, part.start, end, advance)
         assert self._done.verified_records is not None
         self._done.verified_records += comparison.records
         self._done.compacted_records += comparison.lacking
+
+    async def _compare_let_go(
+        self,
+        client: BackupClient,
+        target: Target,
+        part: PartitionBackup,
+        advance: Callable[[int], None],
+    ) -> Comparison:
+        """Compare what retention has left of a partition that was let go."""
+        name, number = target.name, part.partition
+        for _ in range(TRIES):
+            first, last = [
+                (await client.list_offsets(name, {number: edge}, read_committed=True))[number]
+                for edge in (EARLIEST, LATEST)
+            ]
+            start = max(part.start, first.offset)
+            end = last.offset if target.may_lack else part.end
+            with suppress(Missing):
+                return await self._compare_to(client, target, part, start, end, advance)
+        raise BackupError(f"{name}-{number}: records are deleted faster than they are compared")
 
     async def _compare_to(
         self,
         client: BackupClient,
         target: Target,
         part: PartitionBackup,
+        start: Offset,
         end: Offset,
         advance: Callable[[int], None],
     ) -> Comparison:
-        """Compare what lies before `end`; Differs says where it is not as in the backup.
+        """Compare [start, end); Differs says where it is not as in the backup.
 
         What follows the backup's end is the cluster's own: queues write by themselves. It is read
         only to know what it has made void.
@@ -464,12 +452,10 @@ class _Work:
             (header, one) for header, one in self._batches(part) if header.base_offset < end
         )
         comparison = Comparison(
-            f"{name}-{number}", expected, start=part.start, end=min(end, part.end),
+            f"{name}-{number}", expected, start=start, end=min(end, part.end),
             may_lack=target.may_lack,
         )  # fmt: skip
-        reader = SliceReader(
-            client=client, topic=name, partition=number, position=part.start, end=end
-        )
+        reader = SliceReader(client=client, topic=name, partition=number, position=start, end=end)
         async for found in reader.slices():
             await in_thread(comparison.take, found.fetched.records)
             advance(len(found.fetched.records))
