@@ -78,11 +78,12 @@ class SegmentDamaged(TidelogError):
 
 
 def read_chunks(
-    file: File, end: int, name: object
+    file: File, end: int, name: object, start: Offset = 0, limit: Offset = OFFSET_MAX
 ) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
     """All batches up to `end`, as many at a time as a small read returns.
 
-    Raises SegmentDamaged unless they fill those bytes and their checksums match.
+    Raises SegmentDamaged unless they fill those bytes, their checksums match, and they lie one
+    after the other from the offset `start` to `limit`: no checksum covers where a batch begins.
     """
     position, wanted = 0, _READ_BYTES
     while position < end:
@@ -96,6 +97,12 @@ def read_chunks(
             header, batch = read_header(chunk, at), chunk[at : at + size]
             if not crc_matches(batch, header):
                 raise SegmentDamaged(f"{name}: bad checksum of the batch at byte {position + at}")
+            if not start <= header.base_offset < header.next_offset <= limit:
+                raise SegmentDamaged(
+                    f"{name}: the batch at byte {position + at} is at offset {header.base_offset}, "
+                    f"which is not from {start} to {limit}"
+                )
+            start = header.next_offset
             batches.append((header, batch))
             at += size
         if batches:
@@ -195,7 +202,7 @@ class Compaction:
             following = self.segments[at + 1].base if at + 1 < len(self.segments) else self.limit
             if following <= self.first_dirty:
                 continue
-            for batches in read_chunks(segment.open(self.disk), segment.size, segment.path()):
+            for batches in self._chunks(segment):
                 for header, batch in batches:
                     if not self._map_batch(header, batch):
                         return
@@ -203,6 +210,13 @@ class Compaction:
                 self.tally.bytes_mapped += size
                 yield size
             self.end = following  # over a gap, too
+
+    def _chunks(self, segment: Segment) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
+        following = self.segments.index(segment) + 1
+        limit = self.segments[following].base if following < len(self.segments) else self.limit
+        return read_chunks(
+            segment.open(self.disk), segment.size, segment.path(), segment.base, limit
+        )
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
         """Map one batch; False if the map ends here."""
@@ -274,7 +288,7 @@ class Compaction:
         self._purged_end = 0
         for at, segment in enumerate(group):
             left = segment.size
-            for batches in read_chunks(segment.open(self.disk), segment.size, segment.path()):
+            for batches in self._chunks(segment):
                 kept: list[Bytes] = []
                 position, size = new.size, 0
                 for header, batch in batches:

@@ -392,6 +392,20 @@ def test_bad_checksum_stops_the_work():
     assert len(log.headers()) == 2
 
 
+@pytest.mark.parametrize("byte", [0, 3, 7])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_an_offset_that_has_rotted_stops_the_work(byte, batch):
+    log = new_log()
+    log.append(record("a"), record("a"))
+    log.append(record("a"))
+    log.roll()
+    at = 0 if not batch else next(header.size for header in log.headers())
+    log.disk.flip_bit(log.log.segments[0].path(), at + byte, 5)  # no checksum covers it
+
+    with pytest.raises(SegmentDamaged, match="is at offset"):
+        log.clean()
+
+
 def test_cut_off_segment_stops_the_work():
     log = new_log()
     log.append(record("a"), record("a"))
