@@ -21,11 +21,15 @@ _MESSAGES: Final = (
     "SELECT CAST(CAST(sequence AS TEXT) AS BLOB) AS key, value, id AS version, NULL AS expires "
     "FROM {schema}.messages WHERE queue = :queue"
 )
+# A bucket that was made anew may have another value of a key at the very same version.
 _CHANGED: Final = """
 CREATE TEMP TABLE changed AS
 WITH new AS ({new}), old AS ({old})
 SELECT key, value, version, expires FROM new
-WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key = new.key AND old.version = new.version)
+WHERE NOT EXISTS (
+    SELECT 1 FROM old
+    WHERE old.key = new.key AND old.version = new.version AND old.value = new.value
+)
 UNION ALL
 SELECT key, NULL, :applied, NULL FROM old
 WHERE NOT EXISTS (SELECT 1 FROM new WHERE new.key = old.key)
@@ -57,7 +61,7 @@ class Difference:
         try:
             self._database.execute("PRAGMA temp_store = FILE")
             self._database.execute("ATTACH ? AS new_copy", (str(new),))
-            before = "SELECT NULL AS key, NULL AS version WHERE 0"
+            before = "SELECT NULL AS key, NULL AS value, NULL AS version WHERE 0"
             if old is not None:
                 self._database.execute("ATTACH ? AS old_copy", (str(old),))
                 before = rows.format(schema="old_copy")

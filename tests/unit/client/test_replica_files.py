@@ -331,3 +331,19 @@ def test_what_is_noted_is_bounded_in_number_and_in_bytes():
     assert list(recent.values) == [b"5"]
     recent.note(b"6", b"x" * 100_000, recent.stamp)
     assert list(recent.values) == [b"5"]
+
+
+def test_a_bucket_made_anew_tells_of_another_value_at_the_very_same_version(tmp_path):
+    copy = Copy(
+        fill(tmp_path / "config.db", put("k", b"1", 0), put("same", b"2", 1)), KvView(), BUCKET,
+        tells=True,
+    )  # fmt: skip
+    copy.open()
+    other = UUID(int=UUID(TOPIC).int + 1).hex
+
+    assert load(
+        copy, snapshot(put("k", b"7", 0), put("same", b"2", 1), applied=2, topic=other)
+    ) is None  # fmt: skip
+
+    assert [(one.key, one.value) for page in copy.changes() for one in page] == [("k", 7)]
+    copy.close()
