@@ -191,8 +191,9 @@ class Serving:
     async def _serve(self, topic: UUID, number: int, work: Work, deadline: float) -> Any:
         try:
             partition: Partition = self._broker.partition(topic, number)
-        except UnknownTopicOrPartition as error:
-            raise LeaderNotAvailable(f"{error}, or not yet") from None  # it is being opened
+        except (UnknownTopicOrPartition, UnknownTopicId) as error:
+            # It is being opened, or whoever asks has not heard that another has the name.
+            raise LeaderNotAvailable(f"{error}, or not yet") from None
         return await self._servers[type(work)](partition, work, deadline)
 
     def on_serve(self, source: NodeId, asked: Serve, place: Answer | None) -> None:

@@ -11,7 +11,16 @@ import pytest
 from tests.simulation import virtual_time
 from tidelog.broker.serving import Serving, Work
 from tidelog.cluster.messages import ServeAnswer
-from tidelog.errors import BrokerError, InvalidTopic, NotEnoughReplicas, NotLeader, OutcomeUnknown
+from tidelog.errors import (
+    BrokerError,
+    InvalidTopic,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    NotLeader,
+    OutcomeUnknown,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from tidelog.model import TopicPartition
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.simulation.host import SimulatedClock
@@ -115,3 +124,14 @@ def test_of_a_read_only_the_last_try_counts():
     assert call(LOST, answer(False), work=Look()) == Added(False)
     with pytest.raises(InvalidTopic):
         call(LOST, WRONG, work=Look())
+
+
+@pytest.mark.parametrize("error", [UnknownTopicId("gone"), UnknownTopicOrPartition(PLACE)])
+def test_a_leader_that_knows_no_such_topic_may_be_ahead_of_who_asks_or_behind(error):
+    def partition(topic, number):
+        raise error
+
+    serving = Serving(SimpleNamespace(partition=partition))  # type: ignore[arg-type]
+
+    with pytest.raises(LeaderNotAvailable, match="not yet"):
+        asyncio.run(serving._serve(UUID(int=1), 0, Look(), 0.0))
