@@ -27,9 +27,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from io import BytesIO
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.errors import BrokerError
@@ -179,6 +180,16 @@ class Databases(Protocol):
 
     def remove(self, path: Path) -> None:
         """Remove one that is not open; nothing happens if it is not there."""
+        ...
+
+    def copy(
+        self, source: sqlite3.Connection, path: Path, check: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        """Copy one as it is, while others read it, into a file; what `check` of the copy raises."""
+        ...
+
+    def seize(self, path: Path) -> BinaryIO:
+        """A copy that was made, without its name: its bytes go with whoever holds it."""
         ...
 
 
@@ -347,6 +358,22 @@ class DiskDatabases:
 
     def remove(self, path: Path) -> None:
         self._disk.remove(path)
+
+    def copy(
+        self, source: sqlite3.Connection, path: Path, check: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        target = sqlite3.connect(":memory:")
+        try:
+            source.backup(target)
+            check(target)
+            replace_file(self._disk, path, target.serialize())
+        finally:
+            target.close()
+
+    def seize(self, path: Path) -> BinaryIO:
+        data = read_file(self._disk, path)
+        self._disk.remove(path)
+        return BytesIO(data)
 
 
 # The real ones.
@@ -720,6 +747,23 @@ class SystemDatabases:
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{path}{suffix}")
+
+    def copy(
+        self, source: sqlite3.Connection, path: Path, check: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        target = sqlite3.connect(path)
+        try:
+            source.backup(target)
+            check(target)
+            # One file, without a log beside it, is what is sent.
+            target.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            target.close()
+
+    def seize(self, path: Path) -> BinaryIO:
+        file = open(path, "rb")  # noqa: SIM115 - whoever sends it closes it
+        os.unlink(path)
+        return file
 
 
 def system_host() -> Host:

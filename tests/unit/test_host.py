@@ -4,14 +4,27 @@ import errno
 import gc
 import os
 import queue
+import random
+import sqlite3
 import threading
 from collections import defaultdict
+from pathlib import PurePosixPath
 
 import pytest
 
 from tidelog import host
 from tidelog.errors import StorageError
-from tidelog.host import Lane, Path, SystemDisk, ThreadOffload, _closer, unbroken
+from tidelog.host import (
+    DiskDatabases,
+    Lane,
+    Path,
+    SystemDatabases,
+    SystemDisk,
+    ThreadOffload,
+    _closer,
+    unbroken,
+)
+from tidelog.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture
@@ -218,3 +231,29 @@ def test_everything_is_synced_without_another_descriptor_once_it_was_synced(tmp_
     disk.sync_everything(path)
     with pytest.raises(OSError, match="Too many open files"):
         disk.sync_directory(path)
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_copy_of_a_database_is_what_it_was_and_has_no_name(tmp_path, kind):
+    root = PurePosixPath(tmp_path if kind == "files" else "/data")
+    disk = SimulatedDisk(random.Random(1))
+    databases = SystemDatabases() if kind == "files" else DiskDatabases(disk)
+    database = databases.open(root / "one.db")
+    database.writer.execute("CREATE TABLE t (n INTEGER)")
+    database.writer.execute("INSERT INTO t VALUES (7)")
+    checked = []
+
+    databases.copy(
+        database.writer, root / "one.copy",
+        lambda copy: checked.append(copy.execute("SELECT n FROM t").fetchall()),
+    )  # fmt: skip
+    database.writer.execute("INSERT INTO t VALUES (8)")
+    with databases.seize(root / "one.copy") as file:
+        data = file.read()
+
+    copy = sqlite3.connect(":memory:")
+    copy.deserialize(data)
+    assert copy.execute("SELECT n FROM t").fetchall() == checked[0] == [(7,)]
+    assert not disk.exists(root / "one.copy") and not (tmp_path / "one.copy").exists()
+    copy.close()
+    database.close()

@@ -179,7 +179,9 @@ class Copies:
         try:
             await offload.run(partial(self._sweep, directory))
             position = await view.backup(directory / name)
-            return position, await offload.run(partial(_seize, directory / name))
+            return position, await offload.run(
+                partial(broker.host.databases.seize, directory / name)
+            )
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"no snapshot can be made: {error}") from error
         finally:
@@ -199,9 +201,7 @@ class Copies:
         with taken.file as file:
             for at in range(0, taken.about.size, PIECE_BYTES):
                 size = min(PIECE_BYTES, taken.about.size - at)
-                yield await self._broker.host.offload.run(
-                    partial(os.pread, file.fileno(), size, at)
-                )
+                yield await self._broker.host.offload.run(partial(_piece, file, size, at))
 
     def _where(self, place: TopicPartition) -> Endpoint | None:
         image = self._broker.image
@@ -271,14 +271,7 @@ class Copies:
         return list(self.known.values())
 
 
-# In a disk's thread; only real nodes have such files.
-
-
-def _seize(path: Path) -> BinaryIO:
-    """A file whose name is gone; its bytes go with whoever holds it."""
-    file = open(path, "rb")  # noqa: SIM115 - whoever sends it closes it
-    os.unlink(path)
-    return file
+# In a disk's thread.
 
 
 def _digest(file: BinaryIO) -> tuple[int, str]:
@@ -288,4 +281,9 @@ def _digest(file: BinaryIO) -> tuple[int, str]:
     while data := file.read(PIECE_BYTES):
         digest.update(data)
         size += len(data)
+
+
+def _piece(file: BinaryIO, size: int, at: int) -> bytes:
+    file.seek(at)
+    return file.read(size)
     return size, digest.hexdigest()

@@ -8,9 +8,9 @@ Rule 3: troubles belong to the node, not to one run of it: who starts on a slow 
 import errno
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import BinaryIO, Final, Literal, TypeAlias
 
 from tidelog.host import (
     Bytes,
@@ -215,6 +215,14 @@ class NodeDatabases:
 
     def remove(self, path: Path) -> None:
         self._databases.remove(path)
+
+    def copy(
+        self, source: sqlite3.Connection, path: Path, check: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        self._databases.copy(source, path, check)
+
+    def seize(self, path: Path) -> BinaryIO:
+        return self._databases.seize(path)
 
 
 def kinds_of(what: Iterable[str]) -> frozenset[Kind]:

@@ -187,14 +187,7 @@ class ViewStore:
 
         Rotten if the copy is not what was written: nobody may get it.
         """
-        target = sqlite3.connect(path)
-        try:
-            self._database.writer.backup(target)
-            self._kind.check(target)
-            # One file, without a log beside it, is what is sent.
-            target.execute("PRAGMA journal_mode = DELETE")
-        finally:
-            target.close()
+        self._databases.copy(self._database.writer, path, self._kind.check)
         found = self._position()
         assert found is not None, "it was opened"
         return found
