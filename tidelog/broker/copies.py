@@ -9,7 +9,6 @@ Rule 4: a replica may copy several sources; each of these is a copy, with a conn
 """
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ class Copies:
     async def place_of(self, source: Source) -> TopicPartition:
         """The partition that a source is in; the error that says why there is none."""
         if source.bucket is not None:
-            places = self._kv.places(source.bucket)
+            places = await self._kv.places(source.bucket)
             if not 0 <= source.partition < len(places):
                 raise UnknownTopicOrPartition(TopicPartition(source.bucket, source.partition))
             return places[source.partition]
@@ -281,9 +280,9 @@ def _digest(file: BinaryIO) -> tuple[int, str]:
     while data := file.read(PIECE_BYTES):
         digest.update(data)
         size += len(data)
+    return size, digest.hexdigest()
 
 
 def _piece(file: BinaryIO, size: int, at: int) -> bytes:
     file.seek(at)
     return file.read(size)
-    return size, digest.hexdigest()

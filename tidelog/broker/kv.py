@@ -149,14 +149,18 @@ class Kv:
 
     # What faces ask for.
 
-    def places(self, bucket: str) -> list[TopicPartition]:
-        """The partitions of a bucket; the error that says why it is none."""
-        return [TopicPartition(bucket, number) for number in range(self._partition_count(bucket))]
+    async def places(self, bucket: str) -> list[TopicPartition]:
+        """The partitions of a bucket; the error that says why it is none, if that is certain."""
+        count = await self._partition_count(bucket)
+        return [TopicPartition(bucket, number) for number in range(count)]
 
-    def place_of(self, bucket: str, key: bytes) -> TopicPartition:
-        return TopicPartition(bucket, partition_for(key, self._partition_count(bucket)))
+    async def place_of(self, bucket: str, key: bytes) -> TopicPartition:
+        return TopicPartition(bucket, partition_for(key, await self._partition_count(bucket)))
 
-    def _partition_count(self, bucket: str) -> int:
+    async def _partition_count(self, bucket: str) -> int:
+        if bucket not in self._broker.image.topics:
+            # Another node may have made it just now, and told its client so.
+            await self._broker.metadata.caught_up()
         topic = self._broker.image.topics.get(bucket)
         if topic is None:
             raise UnknownTopicOrPartition(bucket)

@@ -24,8 +24,7 @@ from tidelog.broker.serving import Work, side_by_side
 from tidelog.broker.topics import create_topic
 from tidelog.broker.writing import NO_DIGEST, Write, find_repeated, reused
 from tidelog.controller.decisions import NewTopic
-from tidelog.controller.image import ClusterImage, TopicImage
-from tidelog.controller.records import MetadataRecord
+from tidelog.controller.image import TopicImage
 from tidelog.errors import (
     BrokerError,
     CorruptMessage,
@@ -224,7 +223,7 @@ class RecordService:
         if found is not None and partition < len(found.partitions) and not newest:
             return found
         # Another node may have made it just now, and told its client so.
-        await broker.metadata.change(_nothing)
+        await broker.metadata.caught_up()
         found = broker.image.topics.get(name)
         is_possible = broker.config.auto_create_topics_enable and name not in INTERNAL_TOPICS
         if found is None and create and is_possible:
@@ -522,11 +521,6 @@ def _failed(
                 else Outcome(number, Placed(number, result.offset + delta))
             )
     return PartlyWritten([outcomes[at] for at in range(len(outcomes))])
-
-
-def _nothing(image: ClusterImage) -> Sequence[MetadataRecord]:
-    """A decision to change nothing, which is made on the newest image like any other."""
-    return []
 
 
 def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset, bool]:

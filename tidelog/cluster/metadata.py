@@ -144,6 +144,11 @@ class Metadata:
                 "the quorum did not decide in time; are most of its nodes running?"
             ) from None
 
+    async def caught_up(self) -> None:
+        """Return once the image here has all that was decided by now: for who would refuse
+        something because it is not there."""
+        await self.change(_nothing)
+
     async def _try(
         self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
     ) -> Change | None:
@@ -294,3 +299,8 @@ class Metadata:
 
 def _records(decided: "MetadataRecord | Sequence[MetadataRecord]") -> list[MetadataRecord]:
     return list(decided) if isinstance(decided, Sequence) else [decided]
+
+
+def _nothing(image: ClusterImage) -> list[MetadataRecord]:
+    """A decision to change nothing, which is made on the newest image like any other."""
+    return []

@@ -252,9 +252,9 @@ def test_what_is_no_bucket_is_refused_with_what_to_do():
         await node.create("plain")
 
         with pytest.raises(InvalidTopic, match="not compacted"):
-            kv.places("plain")
+            await kv.places("plain")
         with pytest.raises(UnknownTopicOrPartition):
-            kv.places("nothing")
+            await kv.places("nothing")
 
     on_a_node(story)
 

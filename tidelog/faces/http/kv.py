@@ -144,14 +144,14 @@ async def make_bucket(call: Call) -> Any:
     wanted: BucketWanted = call.body
     name: str = call.path["bucket"]
     made = await _make(call, name, wanted)
-    places = call.node.services.kv.places(name)
+    places = await call.node.services.kv.places(name)
     return json_answer(Bucket(name=name, partitions=len(places)), 201 if made else 200)
 
 
 async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
+    """Whether there was none. Who is told that there was one has it from the newest metadata: what
+    this node knows of it may be deleted by now."""
     broker = call.broker
-    if name in broker.image.topics:
-        return False
     new = NewTopic(
         name=name, partitions=1 if wanted.partitions is None else wanted.partitions,
         replication=-1 if wanted.replication is None else wanted.replication,
@@ -166,7 +166,7 @@ async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
 
 async def drop_bucket(call: Call) -> dict[str, Any]:
     name: str = call.path["bucket"]
-    call.node.services.kv.places(name)  # it must be one
+    await call.node.services.kv.places(name)  # it must be one
     await delete_topic(call.broker, name, None)
     return {"name": name, "deleted": True}
 
@@ -177,7 +177,7 @@ async def drop_bucket(call: Call) -> dict[str, Any]:
 async def get_key(call: Call) -> Found:
     key = _key_of(call)
     kv = call.node.services.kv
-    place = kv.place_of(call.path["bucket"], key)
+    place = await kv.place_of(call.path["bucket"], key)
     found = await kv.get(
         place, key, is_strong=call["consistency"] == "strong",
         after=_after(call["token"], place), seconds=READ_SECONDS,
@@ -218,7 +218,7 @@ async def _write_one(
     kv, bucket = call.node.services.kv, call.path["bucket"]
     if makes_bucket:
         await _find_or_make(call, bucket)
-    place = kv.place_of(bucket, change.key)
+    place = await kv.place_of(bucket, change.key)
     # What is done to another key is another request, though it bears the same Idempotency-Key.
     what = "put" if change.value is not None else "delete"
     wanted = wanted_of(call, f"kv\0{what}\0{call.path['key']}")
@@ -232,6 +232,8 @@ async def _write_one(
 
 async def _find_or_make(call: Call, bucket: str) -> None:
     broker = call.broker
+    if bucket not in broker.image.topics:
+        await broker.metadata.caught_up()
     if bucket in broker.image.topics:
         return
     if not broker.config.auto_create_topics_enable:
@@ -246,7 +248,7 @@ async def write_batch(call: Call) -> Results:
     if any(change.value is not None for change in changes):
         await _find_or_make(call, bucket)
     how = wanted_of(call, "kv")
-    places = kv.places(bucket)
+    places = await kv.places(bucket)
     by_place: dict[TopicPartition, list[int]] = {}
     for at, change in enumerate(changes):
         place = places[partition_for(change.key, len(places))]
@@ -322,7 +324,7 @@ async def list_keys(call: Call) -> Entries:
                 after=0,
                 seconds=READ_SECONDS,
             )
-            for place in kv.places(call.path["bucket"])
+            for place in await kv.places(call.path["bucket"])
         )
     )
     # Beyond the last key of a partition that was cut short, its others may come.

@@ -58,7 +58,7 @@ def _show(
 
 async def _open(call: Call) -> RecordStream:
     bucket = call.path["bucket"]
-    call.node.services.kv.places(bucket)  # it must be one
+    await call.node.services.kv.places(bucket)  # it must be one
     start = call["last-event-id"] or call["from"]
     if start in ("earliest", "latest"):
         raise Problem(400, f"from is {start!r}; a watch begins at now, start, or a cursor")

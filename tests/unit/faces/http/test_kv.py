@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from copy import deepcopy
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
+from tests.unit.faces.http.test_streams import Listener, let_lag
 from tidelog.records import Record, encode_batch
 from tidelog.wire.partitioner import partition_for
 
@@ -212,5 +215,39 @@ def test_a_value_that_is_no_text_is_refused():
 
         assert refused.status == 400
         assert (await ask(app, "/v1/kv/b/k")).status == 404
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("path", ["/v1/kv/b/k", "/v1/kv/b", "/v1/kv/b:watch?from=start"])
+def test_a_node_that_lags_behind_does_not_deny_a_bucket_that_another_has_made(path):
+    async def story(node):
+        before = deepcopy(node.broker.image)
+        app = serving(node)
+        await change(app, {"op": "put", "key": "k", "value": 1})
+        let_lag(node, before)
+
+        if "watch" in path:
+            listener = Listener(app, path)
+            assert await listener.hear(1) == [1]
+            await listener.hang_up()
+        else:
+            assert (await ask(app, path)).status == 200
+
+    on_a_node(story)
+
+
+def test_a_node_that_lags_behind_takes_no_deleted_bucket_for_one_that_is_there():
+    async def story(node):
+        app = serving(node)
+        make = partial(ask, app, "/v1/kv/b", method="PUT", headers=JSON, chunks=(b"{}",))
+        assert (await make()).status == 201
+        assert (await make()).status == 200
+        before = deepcopy(node.broker.image)
+        assert (await ask(app, "/v1/kv/b", method="DELETE")).status == 200
+        let_lag(node, before)
+
+        assert (await make()).status == 201
+        assert "b" in node.broker.image.topics
 
     on_a_node(story)
