@@ -156,6 +156,8 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     """The log does not hold `offset`."""
     has_gaps: bool = False
     """Compaction took some of what lay from there on; of what is gone some may be deletions."""
+    purged: Offset = 0
+    """Below it deletions may be gone for good: who has seen values from before it may lack some."""
     epoch_before: Epoch = NO_EPOCH
     """Of the last batch before them that was passed over, as it is not for show; if any was."""
 
@@ -197,6 +199,7 @@ class ReadOutside(OffsetOutOfRange):
 
     def __init__(self, batches: Batches) -> None:
         self.log_start, self.high_watermark = batches.log_start, batches.high_watermark
+        self.topic = batches.topic
         super().__init__(offset=batches.offset, start=self.log_start, end=self.high_watermark)
 
 
@@ -403,21 +406,23 @@ class RecordService:
             offset=offset, time_ms=time_ms, bytes_max=bytes_max, records_max=records_max,
             committed_only=committed_only,
         )  # fmt: skip
-        has_gaps, epoch = False, NO_EPOCH
+        has_gaps, epoch, purged = False, NO_EPOCH, 0
         while True:
             wait = min(max(deadline - now(), 0.0), _SLICE_SECONDS)
             found = await self._ask(place, msgspec.structs.replace(work, wait_seconds=wait))
             if found.is_outside:
                 raise ReadOutside(found)
-            if has_gaps or epoch != NO_EPOCH:
-                has_gaps |= found.has_gaps
-                found = msgspec.structs.replace(found, has_gaps=has_gaps, epoch_before=epoch)
+            if has_gaps or epoch != NO_EPOCH or purged:
+                has_gaps, purged = has_gaps | found.has_gaps, max(purged, found.purged)
+                found = msgspec.structs.replace(
+                    found, has_gaps=has_gaps, epoch_before=epoch, purged=purged
+                )
             if next(found.shown(), None) is not None:
                 return found
             limit = pass_until if found.end > found.offset else deadline
             if now() >= limit:
                 return found
-            has_gaps, epoch = found.has_gaps, found.epoch
+            has_gaps, epoch, purged = found.has_gaps, found.epoch, found.purged
             work = msgspec.structs.replace(work, offset=found.end, time_ms=None)
 
     async def peek(self, place: TopicPartition, offset: Offset) -> Batches:
@@ -490,6 +495,7 @@ class RecordService:
             has_gaps = end > offset
         return msgspec.structs.replace(
             batches, data=data, end=end, has_gaps=has_gaps,
+            purged=partition.purges.floor,  # asked last: it is noted before anything goes
             aborted=tuple(aborted.find(offset, end) if aborted else ()),
         )  # fmt: skip
 
@@ -500,6 +506,8 @@ class RecordService:
             return await broker.host.offload.run(work)
         except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
             raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
+        except OSError as error:
+            raise StorageError(f"{partition.name} cannot be read: {error}") from error
         except StorageError:
             if partition.is_copy:  # otherwise nobody could lead instead, or mend it
                 broker.feeding.on_suspect(partition, read.offset)

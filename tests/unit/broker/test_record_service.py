@@ -1,6 +1,7 @@
 """Records for who does not speak Kafka, on a node that leads them itself."""
 
 import asyncio
+import errno
 
 import pytest
 
@@ -20,6 +21,7 @@ from tidelog.errors import (
     MessageTooLarge,
     OutcomeUnknown,
     OutOfOrderSequence,
+    StorageError,
     UnknownTopicOrPartition,
 )
 from tidelog.records import Codec, Record, encode_batch
@@ -459,5 +461,24 @@ def test_nobody_leads_for_long_and_a_reader_hears_of_it():
         )
         with pytest.raises(LeaderNotAvailable):
             await RecordService(node.broker).read("t", 0)
+
+    on_a_node(story)
+
+
+def test_a_disk_that_does_not_read_is_told_as_such_and_may_be_asked_again():
+    class Unreadable:
+        offset = 0
+
+        def perform_checked(self, disk, *, has_gaps):
+            raise OSError(errno.EIO, "Input/output error")
+
+    async def story(node):
+        await node.create("t")
+        partition = node.broker.partition("t", 0)
+
+        with pytest.raises(StorageError, match="cannot be read") as raised:
+            await RecordService(node.broker)._read_cold(partition, Unreadable())  # type: ignore[arg-type]
+
+        assert raised.value.retriable
 
     on_a_node(story)

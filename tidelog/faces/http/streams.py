@@ -79,7 +79,11 @@ class RecordStream:
         topic_id: str,
         positions: dict[int, Offset],
         show: "Show",
+        purged: dict[int, Offset] | None = None,
     ) -> None:
+        """`purged`, for a client that must hear of every deletion of what it was told: below which
+        offset deletions were gone in each partition before it was told of anything there."""
+        self._purged = purged
         self._service = service
         self._topic = topic
         self._topic_id = topic_id
@@ -134,6 +138,8 @@ class RecordStream:
                     bytes_max=bytes_max, records_max=RECORDS_MAX,
                 )  # fmt: skip
             except ReadOutside as error:
+                if error.topic != self._topic_id:
+                    raise _another(self._topic) from None
                 raise outside(error) from error
             except UnknownTopicOrPartition:
                 raise
@@ -144,7 +150,20 @@ class RecordStream:
                 continue
             if found.topic != self._topic_id:
                 raise _another(self._topic)
+            if self._purged is not None:
+                check_purged(self._topic, number, offset, self._purged[number], found)
             return found
+
+
+def check_purged(topic: str, number: int, offset: Offset, known: Offset, found: Batches) -> None:
+    """Problem if deletions may be gone that were never told of to who is at `offset`."""
+    if found.purged > max(offset, known):
+        raise Problem(
+            416,
+            f"deletions before offset {found.purged} of {topic}-{number} were compacted, and some "
+            f"may have come after {offset}; begin anew, from the start",
+            log_start=found.log_start, high_watermark=found.high_watermark,
+        )  # fmt: skip
 
 
 def _another(topic: str) -> Problem:
@@ -194,9 +213,18 @@ async def open_stream(call: Call) -> RecordStream:
 
 
 async def begin_stream(
-    service: RecordService, name: str, start: str, show: Show, partitions: str | None = None
+    service: RecordService,
+    name: str,
+    start: str,
+    show: Show,
+    partitions: str | None = None,
+    *,
+    hears_deletions: bool = False,
 ) -> RecordStream:
-    """The stream of a topic from `start` on: earliest, latest, or a cursor."""
+    """The stream of a topic from `start` on: earliest, latest, or a cursor.
+
+    `hears_deletions`: end it where a deletion may be gone of what its client was told before.
+    """
     topic = await service.topic(name)
     cursor = Cursor(None, {}) if start in ("earliest", "latest") else read_cursor(start)
     known = cursor.positions
@@ -215,7 +243,14 @@ async def begin_stream(
     found = await asyncio.gather(
         *(service.read(name, number, offset=LATEST, records_max=1) for number in numbers)
     )
+    if any(now.topic != topic.id.hex for now in found):  # it was made anew meanwhile
+        if cursor.topic is not None:
+            raise _another(name)
+        return await begin_stream(
+            service, name, start, show, partitions, hears_deletions=hears_deletions
+        )
     positions: dict[int, Offset] = {}
+    purged: dict[int, Offset] = {}
     for number, now in zip(numbers, found, strict=True):
         # A partition that the cursor does not know has come since it was written.
         position = now.offset if start == "latest" else known.get(number, now.log_start)
@@ -223,7 +258,13 @@ async def begin_stream(
             asked = msgspec.structs.replace(now, offset=position)
             raise outside(ReadOutside(asked))
         positions[number] = position
-    return RecordStream(service, name, topic.id.hex, positions, show)
+        # Who has been told of nothing lacks nothing.
+        purged[number] = now.purged if position == now.log_start else 0
+        if hears_deletions:
+            check_purged(name, number, position, purged[number], now)
+    return RecordStream(
+        service, name, topic.id.hex, positions, show, purged if hears_deletions else None
+    )
 
 
 def _all_numbers(count: int, topic: str) -> list[int]:

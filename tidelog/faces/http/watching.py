@@ -1,7 +1,9 @@
 """Changes of a bucket's keys as they come: server-sent events, or a WebSocket.
 
-Rule: who watches from a cursor on hears of the newest state of every key that was changed since, in
-the order of the changes. Older values of a key may be gone: a bucket is compacted.
+Rule 1: who watches from a cursor on hears of the newest state of every key that was changed since,
+        in the order of the changes. Older values of a key may be gone: a bucket is compacted.
+Rule 2: so may be deletions, in time. Who was told of a key before such a one, and not of that, is
+        told to begin anew.
 """
 
 from functools import partial
@@ -63,7 +65,9 @@ async def _open(call: Call) -> RecordStream:
     if start in ("earliest", "latest"):
         raise Problem(400, f"from is {start!r}; a watch begins at now, start, or a cursor")
     show = partial(_show, (call["prefix"] or "").encode())
-    return await begin_stream(call.node.services.records, bucket, _STARTS.get(start, start), show)
+    return await begin_stream(
+        call.node.services.records, bucket, _STARTS.get(start, start), show, hears_deletions=True
+    )
 
 
 async def watch_events(call: Call) -> EventStream:
@@ -87,7 +91,10 @@ PARAMS: Final = (
         doc="As browsers send it when they connect again; stronger than `from`.",
     ),
 )  # fmt: skip
-_ERRORS: Final = {404: "There is no such bucket.", 416: "The cursor's place is gone; begin anew."}
+_ERRORS: Final = {
+    404: "There is no such bucket.",
+    416: "The cursor's place is gone, or deletions that came after it; begin anew.",
+}
 
 OPERATIONS: Final = (
     Operation(

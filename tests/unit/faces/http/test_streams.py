@@ -613,3 +613,56 @@ def test_a_node_that_cannot_make_certain_of_a_topic_does_not_refuse_a_cursor_for
         assert listener.messages[0]["status"] == absent.status >= 500
 
     on_a_node(story)
+
+
+@both
+def test_a_topic_that_was_made_anew_and_is_shorter_is_not_taken_for_deleted_offsets(path):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1", b"2"))
+        app = serving(node)
+        listener = Listener(app, f"{path}?from=earliest")
+        await listener.hear(2)
+        read = app.node.services.records.read
+
+        async def read_late(*asked, **options):
+            await made_anew(node)
+            app.node.services.records.read = read
+            return await read(*asked, **options)
+
+        app.node.services.records.read = read_late
+        await node.produce("t", batch_of(b"3"))
+        await listener.end()
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"]) == ("error", 404)
+        assert "another has its name" in error["detail"]
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("start", ["earliest", "cursor"])
+def test_a_topic_that_is_made_anew_while_a_stream_begins_is_begun_with_or_refused(start):
+    async def story(node):
+        await node.create("t")
+        await node.produce("t", batch_of(b"1", b"2"))
+        app, cursor = serving(node), cursor_of(node, {0: 1})
+        read = app.node.services.records.read
+
+        async def read_late(*asked, **options):
+            app.node.services.records.read = read
+            await made_anew(node)
+            await node.produce("t", batch_of(b"3"))
+            return await read(*asked, **options)
+
+        app.node.services.records.read = read_late
+        listener = Listener(app, f"{STREAM}?from={cursor if start == 'cursor' else start}")
+
+        if start == "cursor":
+            await listener.end()
+            assert listener.messages[0]["status"] == 404
+        else:
+            assert await listener.hear(1) == [3]
+            await listener.hang_up()
+
+    on_a_node(story)

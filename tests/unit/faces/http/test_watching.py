@@ -56,3 +56,54 @@ def test_what_is_no_bucket_cannot_be_watched():
         assert (await ask(app, "/v1/kv/plain:watch")).status == 400
 
     on_a_node(story)
+
+
+def test_who_may_have_missed_a_deletion_for_good_is_told_to_begin_anew():
+    async def story(node):
+        app = serving(node)
+        for key in ("a", "b"):
+            await put(app, key, 1)
+        listener = Listener(app, "/v1/kv/b:watch?from=start")
+        await listener.hear(2)
+        cursors = [one["cursor"] for one in listener.events()]
+        await listener.hang_up()
+        await delete(app, "a")
+        await put(app, "c", 1)
+        node.broker.partition("b", 0).purges.add(3)  # as when the deletion is compacted
+
+        refused = [await ask(app, f"/v1/kv/b:watch?from={cursor}") for cursor in cursors]
+        anew = Listener(app, "/v1/kv/b:watch?from=start")
+        await anew.hear(3)
+        cursor = anew.events()[-1]["cursor"]
+        await anew.hang_up()
+        on = Listener(app, f"/v1/kv/b:watch?from={cursor}")
+        await put(app, "d", 4)
+
+        assert [(one.status, one.json["log_start"]) for one in refused] == [(416, 0)] * 2
+        assert "begin anew" in refused[0].json["detail"]
+        assert await on.hear(1) == [4]
+        await on.hang_up()
+
+    on_a_node(story)
+
+
+def test_a_watch_ends_where_a_deletion_goes_that_it_has_not_told_of():
+    async def story(node):
+        app = serving(node)
+        await put(app, "a", 1)
+        listener = Listener(app, "/v1/kv/b:watch?from=start")
+        await listener.hear(1)
+        read = app.node.services.records.read
+
+        async def read_late(*asked, **options):
+            node.broker.partition("b", 0).purges.add(9)
+            return await read(*asked, **options)
+
+        app.node.services.records.read = read_late
+        await put(app, "b", 2)
+        await listener.end()
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"]) == ("error", 416)
+
+    on_a_node(story)
