@@ -19,6 +19,7 @@ from tidelog.errors import (
     InvalidRequest,
     InvalidTopic,
     LeaderNotAvailable,
+    RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -272,10 +273,19 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
 async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
     """Delete a topic by name or by id; return once nothing of it is served here."""
     found: list[TopicImage] = []
+    lost = 0
 
     def decide(image: ClusterImage) -> list[TopicDeleted]:
+        nonlocal lost
         if found and found[-1].id not in image.topics_by_id:
-            return []  # it is done; only the answer was lost
+            if topic_id is not None or found[-1].name not in image.topics:
+                return []  # it is done
+            # Another has the name. What was decided on old metadata was not done, and is no answer.
+            if broker.metadata.replies_lost > lost:
+                raise RequestTimedOut(
+                    f"{found[-1].name} was deleted, perhaps by this request, and made anew since"
+                )
+        lost = broker.metadata.replies_lost
         record = decisions.delete_topic(image, name, topic_id)
         if record.name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{record.name} is the cluster's own and cannot be deleted")

@@ -1,4 +1,5 @@
 import asyncio
+from copy import deepcopy
 from uuid import UUID
 
 import pytest
@@ -6,8 +7,9 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.wire.messages import produce_fields, read_response
 from tidelog.broker.broker import deleted_topics
+from tidelog.broker.topics import delete_topic
 from tidelog.controller.records import BrokerRegistered, TopicCreated, TopicDeleted
-from tidelog.errors import NotLeader
+from tidelog.errors import NotLeader, RequestTimedOut
 from tidelog.host import Lane, Path
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.producers import ProducerStates
@@ -521,5 +523,33 @@ def test_a_fenced_broker_is_shown_to_those_who_ask_for_it():
         assert await brokers(1) == [(1, None)]
         assert await brokers(2) == [(1, False)]
         assert await brokers(2, include_fenced_brokers=True) == [(1, False), (2, True)]
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_deletion_that_was_decided_on_old_metadata_is_not_taken_for_done(is_lost):
+    """Another was deleted meanwhile, and made anew: nobody has deleted what has the name now."""
+
+    async def story(node):
+        broker = node.broker
+        await node.create("t")
+        before, change = deepcopy(broker.image), broker.metadata.change
+        await delete_topic(broker, "t", None)
+        await node.create("t")
+
+        async def change_late(decide):
+            decide(before)
+            broker.metadata.replies_lost += is_lost
+            return await change(decide)
+
+        broker.metadata.change = change_late
+        if is_lost:  # it may have been this one that deleted the former
+            with pytest.raises(RequestTimedOut, match="made anew since"):
+                await delete_topic(broker, "t", None)
+        else:
+            await delete_topic(broker, "t", None)
+
+        assert ("t" in broker.image.topics) == is_lost
 
     on_a_node(story)
