@@ -1,5 +1,7 @@
 """Seeds of keys and values, and what must come of each."""
 
+from dataclasses import replace
+
 import pytest
 
 from tidelog.simulation.swarm import make_plan, play
@@ -24,3 +26,14 @@ def test_nothing_acknowledged_is_lost_when_every_node_loses_power_at_once():
     assert outcome.violation is None
     assert outcome.acknowledged > 50
     assert outcome.faults["lose_power_everywhere"] > 2
+
+
+def test_watches_copies_and_a_bucket_made_anew_leave_a_seed_its_one_history():
+    plan = make_plan(9, story="kv", chaos_seconds=4, kinds=["crash", "watches", "copies"])
+    plan = replace(plan, kv_pace=replace(plan.kv_pace, remakes=True))
+
+    first, second = play(plan), play(plan)
+
+    assert plan.kv_pace.watchers and plan.kv_pace.copies
+    assert first.violation is None
+    assert first.trace_hash == second.trace_hash

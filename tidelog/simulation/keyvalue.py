@@ -18,6 +18,7 @@ What must hold while it runs is said in `keyvalue_watch`, `replica_watch` and `q
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -26,13 +27,16 @@ from tidelog.broker.writing import once_of
 from tidelog.errors import OutcomeUnknown, TidelogError
 from tidelog.model import NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.records import TRANSACTIONAL, Record, encode_batch
-from tidelog.simulation import registers
+from tidelog.simulation import keyvalue_copies, keyvalue_hearing, registers
+from tidelog.simulation.keyvalue_anew import BUCKET, Remade
+from tidelog.simulation.keyvalue_copies import Copier
+from tidelog.simulation.keyvalue_hearing import Watcher
 from tidelog.simulation.keyvalue_watch import KeyWatch
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.quorum import LIVENESS
 from tidelog.simulation.registers import ABSENT, NOTHING, Key, Registers, Shown, Write
-from tidelog.simulation.replicated import ReplicatedLoad
+from tidelog.simulation.replicated import ReplicatedLoad, _raise
 from tidelog.simulation.transactional import OnceClient, Producer
 from tidelog.simulation.workload import Pace, init_producer_id
 from tidelog.simulation.world import Client, World
@@ -47,6 +51,8 @@ _LAST_REQUESTS_SECONDS: Final = 3.0
 _HOME_SECONDS: Final = 0.5
 """How much longer a client waits than it tells a node to."""
 _EXPIRY_SECONDS_MAX: Final = 20.0
+_BRIEF_SECONDS: Final = 1.0
+"""Between the change of a key that nobody changes later and the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,12 @@ class KvPace:
     abort_chance: float = 0.3
     nap_chance: float = 0.05
     """That a transaction is left open for longer than it may be."""
+    watchers: int = 0
+    """Who hear of changes (`keyvalue_hearing`)."""
+    copies: int = 0
+    """Outside of the cluster (`keyvalue_copies`)."""
+    remakes: bool = False
+    """Whether a bucket is deleted and made anew (`keyvalue_anew`)."""
 
 
 class Down(TidelogError):
@@ -135,8 +147,12 @@ class KvLoad(ReplicatedLoad):
         for place, key in self.keys:
             self.by_place.setdefault(place, []).append(key)
         self.used = list(self.by_place)
-        self.replicas.compacted = frozenset(place.topic for place in self.places)
-        self.truth = KeyWatch(world, self.replicas, self.replicas.compacted)
+        remade = (BUCKET,) if kv_pace.remakes else ()
+        self.replicas.compacted = frozenset((*(place.topic for place in self.places), *remade))
+        self.truth = KeyWatch(world, self.replicas, self.replicas.compacted, remade)
+        self.remade = Remade(world, self.truth, self._making()) if remade else None
+        self.watchers: list[Watcher] = []
+        self.copies: list[Copier] = []
         self._plain: set[int] = set()
         """Requests without an Idempotency-Key."""
         self._not_yet: dict[tuple[str, str], None] = {}
@@ -175,6 +191,57 @@ class KvLoad(ReplicatedLoad):
         for number in range(pace.transactions):
             host = self._hosts[-1 - number % len(self._hosts)]
             self._spawn(host, self._transact_on(f"transactor-{number}", host))
+        for number in range(pace.watchers):
+            host = self._hosts[number % len(self._hosts)]
+            self._listen(f"watcher-{number}", host)
+        for number in range(pace.copies):
+            host = self._hosts[-1 - number % len(self._hosts)]
+            self._copy(f"copy-{number}", host)
+        if pace.watchers or pace.copies:
+            host = self._hosts[-1]
+            self._spawn(host, self._use_briefly(Session(self, "brief", host)))
+
+        if self.remade is not None:
+            self._remake(self.remade)
+
+    def _making(self) -> dict[str, Any]:
+        """How a bucket is made, over HTTP."""
+        return {"replication": self.pace.replication, "config": dict(self.pace.topic_configs)}
+
+    def _remake(self, remade: Remade) -> None:
+        """Let everybody come who uses the bucket that is made anew."""
+        world, truth = self.world, self.truth
+        first, second, third = (self._hosts[number % len(self._hosts)] for number in range(3))
+        self._stay(first, remade.remake("remaker"))
+        for number, host in enumerate((first, second)):
+            self._spawn(host, remade.use(f"user-{number}"))
+        watcher = Watcher(
+            world, truth, "watcher-anew", second, BUCKET, is_gone=remade.may_be_gone,
+            may_be_missing=remade.may_be_missing,
+        )  # fmt: skip
+        copier = Copier(world, truth, "copy-anew", third, BUCKET, format="binary")
+        self._stay(second, watcher.run())
+        self._stay(third, copier.run())
+        self.remade_by = (watcher, copier)
+
+    def _listen(self, name: str, host: Client) -> None:
+        choose = self.world.fork(f"{name} chooses")
+        place, key = choose.choice(self.keys)
+        prefix = choose.choice((b"", b"", key))
+        watcher = Watcher(self.world, self.truth, name, host, place.topic, prefix=prefix)
+        self.watchers.append(watcher)
+        self._stay(host, watcher.run())
+
+    def _copy(self, name: str, host: Client) -> None:
+        choose = self.world.fork(f"{name} chooses")
+        bucket, format = choose.choice(self.places).topic, choose.choice(("binary", "json"))
+        copier = Copier(self.world, self.truth, name, host, bucket, format=format)
+        self.copies.append(copier)
+        self._stay(host, copier.run())
+
+    def _stay(self, host: Client, work: Coroutine[Any, Any, None]) -> None:
+        """Let somebody go on until everything is over."""
+        host.spawn(work).add_done_callback(_raise)
 
     async def _use(self, session: Session) -> None:
         """Do one thing after the other."""
@@ -191,6 +258,20 @@ class KvLoad(ReplicatedLoad):
                 self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
             await asyncio.sleep(self.kv_pace.think_seconds * 2 * session.random.random())
+
+    async def _use_briefly(self, session: Session) -> None:
+        """Put keys and delete them for good: who hears of that late finds no trace of it."""
+        topics = list(dict.fromkeys(place.topic for place in self.places))
+        number = 0
+        while True:
+            number += 1
+            key = b"brief-%d" % number
+            topic = session.random.choice(topics)
+            place = TopicPartition(topic, partition_for(key, self.pace.partitions))
+            for value in (session.next_value(), None):
+                with suppress(TidelogError, TimeoutError):
+                    await self._change(session, place, [Change(key, value, None, None, None)])
+                await asyncio.sleep(_BRIEF_SECONDS * session.random.random())
 
     def _done(self, session: Session, what: str) -> None:
         self.operations += 1
@@ -474,6 +555,14 @@ class KvLoad(ReplicatedLoad):
         world.run_while(self._not_expired, _EXPIRY_SECONDS_MAX + seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
         world.run_while(self.truth.unfolded, seconds_max, name=LIVENESS)
+        for watcher in self.watchers:
+            watcher.is_steady = True
+        for copier in self.copies:
+            copier.is_steady = True
+        if self.remade is not None:
+            self._end_remade(self.remade, seconds_max)
+        world.run_while(self._not_heard, seconds_max, name=keyvalue_hearing.ALL)
+        world.run_while(self._not_copied, seconds_max, name=keyvalue_copies.ALL)
         reading = [self._spawn(self._hosts[0], self._read_all(m.number)) for m in sound]
         world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
         world.check_now()
@@ -481,6 +570,23 @@ class KvLoad(ReplicatedLoad):
 
     def _not_got_on(self) -> str | None:
         return f"nobody does this: {list(self._not_yet)}" if self._not_yet else None
+
+    def _end_remade(self, remade: Remade, seconds_max: float) -> None:
+        """Let the bucket that is there stay; its watch and its copy get everything of it."""
+        remade.is_steady = True
+        self.world.run_until(remade.is_whole, seconds_max, name=LIVENESS)
+        watcher, copier = self.remade_by
+        watcher.is_steady = copier.is_steady = True
+        world, topic_id = self.world, remade.topic_id
+        world.run_while(lambda: watcher.lacks(topic_id), seconds_max, name=keyvalue_hearing.ALL)
+        world.run_while(lambda: copier.lacks(topic_id), seconds_max, name=keyvalue_copies.ALL)
+        remade.judge()
+
+    def _not_heard(self) -> str | None:
+        return next(filter(None, (watcher.lacks() for watcher in self.watchers)), None)
+
+    def _not_copied(self) -> str | None:
+        return next(filter(None, (copier.lacks() for copier in self.copies)), None)
 
     def _not_stable(self) -> str | None:
         for machine in self.world.machines.values():

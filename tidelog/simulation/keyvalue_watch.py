@@ -9,15 +9,16 @@
 | only what has expired is deleted | by a leader of its own accord                                 |
 | a compacted log keeps the newest | of every key, on every replica                                |
 
-Rule: the truth is what leaders have committed, batch by batch, when they did. What any view, or a
-      log that was compacted since, says of it counts for nothing here.
+Rule 1: the truth is what leaders have committed, batch by batch, when they did. What any view, or a
+        log that was compacted since, says of it counts for nothing here.
+Rule 2: a bucket is known by its topic's id. Another that has its name later is another bucket.
 """
 
 import sqlite3
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.services import Services
@@ -41,6 +42,9 @@ EXPIRED: Final = "only what has expired is deleted"
 NEWEST: Final = "a compacted log keeps the newest"
 
 _CHECK_EVERY_EVENTS: Final = 200
+
+Home: TypeAlias = tuple[str, int]
+"""A partition, by its topic's id in hex and its number."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,10 +82,22 @@ class Truth:
 class KeyWatch:
     """Looks at all that is committed to buckets, and at all views."""
 
-    def __init__(self, world: World, replicas: ReplicaWatch, topics: Collection[str]) -> None:
+    def __init__(
+        self,
+        world: World,
+        replicas: ReplicaWatch,
+        topics: Collection[str],
+        remade: Collection[str] = (),
+    ) -> None:
+        """`remade` are those of the topics that are deleted and made anew."""
         self._world = world
         self._topics = frozenset(topics)
-        self._truths: dict[TopicPartition, Truth] = {}
+        self._remade = frozenset(remade)
+        self._truths: dict[Home, Truth] = {}
+        self._homes: dict[TopicPartition, Home] = {}
+        """Of each partition, that of the topic that was seen last."""
+        self._names: dict[str, str] = {}
+        """Of topics, by their ids."""
         self._find = world.find
         self._seen: dict[int, tuple[int, dict[View, tuple[int, Offset]]]] = {}
         self.views_checked = 0
@@ -91,20 +107,64 @@ class KeyWatch:
     # The truth.
 
     def truth(self, place: TopicPartition) -> Truth:
-        return self._truths.setdefault(place, Truth())
+        """Of the topic that has the name, as far as was seen."""
+        home = self._homes.get(place)
+        return Truth() if home is None else self._truths[home]
+
+    def truth_of(self, topic_id: str, number: int) -> Truth:
+        """Of a topic by its id in hex, whatever has its name now."""
+        return self._truths.get((topic_id, number)) or Truth()
+
+    def topics_of(self, bucket: str) -> list[str]:
+        """The ids of the topics of this name to which anything was committed, or that are held."""
+        return [topic_id for topic_id, name in self._names.items() if name == bucket]
+
+    def truths_of(self, topic_id: str) -> list[Truth]:
+        return [truth for home, truth in self._truths.items() if home[0] == topic_id]
+
+    def is_behind(self, bucket: str) -> bool:
+        """Whether a disk could not be read; so nobody knows yet what was committed last."""
+        known = self.topics_of(bucket)
+        return any(truth.is_behind for one in known for truth in self.truths_of(one))
+
+    def may_lack_deletions(self, topic_id: str, positions: Mapping[int, Offset]) -> bool:
+        """Whether a log, beyond these positions, may lack what was there: deletions, or all."""
+        for machine in self._world.machines.values():
+            if not machine.is_up:
+                return True  # nobody knows
+            for partition in _partitions(machine):
+                position = positions.get(partition.name.partition, 0)
+                gone = max(partition.purges.floor, partition.log.start)
+                if partition.topic_id.hex == topic_id and gone > position:
+                    return True
+        return False
+
+    def _of(self, partition: Partition) -> Truth:
+        home = (partition.topic_id.hex, partition.name.partition)
+        if home not in self._truths:
+            self._homes[partition.name] = home
+            self._names[home[0]] = partition.name.topic
+            self._truths[home] = Truth()
+        return self._truths[home]
+
+    def _kept(self) -> Iterator[tuple[TopicPartition, Truth]]:
+        """The partitions of buckets that nobody makes anew."""
+        for place, home in self._homes.items():
+            if place.topic not in self._remade:
+                yield place, self._truths[home]
 
     def log(self) -> dict[Key, list[Logged]]:
         """Everything that was ever committed of each key."""
         return {
             (str(place), key): [Logged(each.version, each.value) for each in records]
-            for place, truth in self._truths.items()
+            for place, truth in self._kept()
             for key, records in truth.keys.items()
         }
 
     def _on_committed(self, machine: Machine, partition: Partition, end: Offset) -> None:
         if machine.is_damaged or partition.name.topic not in self._topics:
             return
-        truth = self.truth(partition.name)
+        truth = self._of(partition)
         try:
             for header, batch in machine.batches(partition.log, truth.end, end):
                 self._take(partition.name, truth, header, batch)
@@ -140,8 +200,10 @@ class KeyWatch:
         """Take what leaders have committed by now."""
         for machine in self._world.machines.values():
             for partition in _partitions(machine):
+                if partition.name.topic not in self._topics:
+                    continue
                 leader = partition.leader
-                if leader is not None and leader.high_watermark > self.truth(partition.name).end:
+                if leader is not None and leader.high_watermark > self._of(partition).end:
                     self._on_committed(machine, partition, leader.high_watermark)
 
     # Views.
@@ -162,7 +224,7 @@ class KeyWatch:
     def _look(self, machine: Machine, view: View, seen: dict[View, tuple[int, Offset]]) -> None:
         place = view.partition.name
         try:
-            (position, start), entries = _read_view(view.reader)
+            (position, start), entries = read_view(view.reader)
         except sqlite3.DatabaseError as error:
             if not machine.is_rotten:
                 self._find(VIEW, f"{machine.name} {place}: {error}")
@@ -172,7 +234,7 @@ class KeyWatch:
         if position < before and doubts == view.doubts:
             self._find(VIEW_FALLS, f"{who}: it was at {before}")
         seen[view] = (view.doubts, position)
-        truth = self.truth(place)
+        truth = self._of(view.partition)
         if position > truth.end:
             self.refresh()
         if truth.is_behind or start:
@@ -209,7 +271,7 @@ class KeyWatch:
     def unexpired(self, wall_ms: int) -> str | None:
         """Which key is there whose time is up."""
         self.refresh()
-        for place, truth in self._truths.items():
+        for place, truth in self._kept():
             for key, records in truth.keys.items():
                 expires = records[-1].expires_at_ms
                 if records[-1].value is not None and expires is not None and expires <= wall_ms:
@@ -221,7 +283,7 @@ class KeyWatch:
 
         `known` are those that clients were told of; of the keys in `unsure` nobody can tell.
         """
-        for place, truth in self._truths.items():
+        for place, truth in self._kept():
             for key, records in truth.keys.items():
                 at = (str(place), key)
                 for number, record in enumerate(records):
@@ -240,7 +302,7 @@ class KeyWatch:
                 continue
             for partition in _partitions(machine):
                 if partition.name.topic in self._topics and not partition.log.start:
-                    truth, folded = self.truth(partition.name), Truth()
+                    truth, folded = self._of(partition), Truth()
                     for header, batch in machine.batches(
                         partition.log, 0, partition.high_watermark
                     ):
@@ -265,9 +327,10 @@ def _partitions(machine: Machine) -> list[Partition]:
     return [] if broker is None or not hasattr(broker, "replicas") else broker.partitions()
 
 
-def _read_view(
+def read_view(
     database: sqlite3.Connection,
 ) -> tuple[tuple[Offset, Offset], dict[bytes, tuple[Offset, bytes]]]:
+    """How far a view, or a copy of one, is, where its log began, and all of its entries."""
     at = position_in(database)
     rows = scan(database, b"", None)
     entries = {row.key: (row.version, row.value or b"") for row in rows}

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -31,10 +30,8 @@ from tidelog.errors import TidelogError
 from tidelog.faces.http import admin, operations, topics
 from tidelog.faces.http.admin import brokers, configs, groups, moves, quorum
 from tidelog.faces.http.api import Operation
-from tidelog.faces.http.app import make_app
-from tidelog.faces.node import Node
+from tidelog.simulation.asgi import call
 from tidelog.simulation.asking import ask_node, up_from
-from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import OWN
 from tidelog.simulation.plan import Fault, Plan, moments
 from tidelog.simulation.world import World
@@ -197,7 +194,7 @@ def order(
 
 async def _order(world: World, asked: int, verb: str, path: str, query: str, body: Any) -> None:
     method, asked = verb.partition(" ")[0], up_from(world, asked)
-    ask = partial(_call, method=method, path=path, query=query, body=msgspec.json.encode(body))
+    ask = partial(call, method=method, path=path, query=query, body=msgspec.json.encode(body))
     try:
         status, document = await ask_node(world, asked, ask, _SECONDS)
     except (TidelogError, TimeoutError) as error:
@@ -208,39 +205,6 @@ async def _order(world: World, asked: int, verb: str, path: str, query: str, bod
         world.fail(ANSWERED, f"{method} {path} of node {asked}: {status} {document}")
     if status == 200 and (problem := impossible(document, frozenset(world.machines))):
         world.fail(POSSIBLE, f"{method} {path} of node {asked}: {problem} in {document}")
-
-
-_apps: "WeakKeyDictionary[Node, Any]" = WeakKeyDictionary()
-
-
-async def _call(
-    machine: Machine, *, method: str, path: str, query: str, body: bytes
-) -> tuple[int, Any]:
-    """The status, and the document, with which the node's own application answers."""
-    node = machine.node
-    if node not in _apps:
-        _apps[node] = make_app(node)
-    status, parts = 0, []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        else:
-            parts.append(bytes(message.get("body", b"")))
-
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http",
-        "method": method, "path": path, "raw_path": path.encode(), "root_path": "",
-        "query_string": query.encode(), "client": ("operator", 1), "server": (machine.name, 8080),
-        "headers": [(b"content-type", b"application/json"), (b"host", machine.name.encode())],
-    }  # fmt: skip
-    await _apps[node](scope, receive, send)
-    document = b"".join(parts)
-    return status, msgspec.json.decode(document) if document else None
 
 
 def impossible(document: Any, nodes: frozenset[int]) -> str | None:

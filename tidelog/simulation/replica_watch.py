@@ -498,7 +498,7 @@ class ReplicaWatch:
 
     def _judge_copies(self, key: Key, state: PartitionImage) -> None:
         """The sets, or a log, or what is known of its damage, are others than before."""
-        committed = self._committed.get(key)
+        committed = self._counted(key)
         if committed is None or state.epoch < committed.epoch or committed.durability != "fsync":
             return
         if self._is_pending(key):
@@ -512,8 +512,12 @@ class ReplicaWatch:
                 return  # a fault that was asked for took it
         self._find(INTACT, f"{key}: up to {committed.end}; there is {seen}")
 
+    def _counted(self, key: Key) -> _Committed | None:
+        """What is committed of a partition that is there: what was deleted may be anywhere gone."""
+        return self._committed.get(key) if key[0] in self._alive else None
+
     def _judge_member(self, node: NodeId, key: Key, state: PartitionImage) -> None:
-        committed = self._committed.get(key)
+        committed = self._counted(key)
         if committed is None or state.epoch < committed.epoch or self._is_pending(key):
             return
         if self._is_unsure(node, committed.durability):
@@ -638,7 +642,9 @@ class ReplicaWatch:
         """A leader has raised its watermark: was it allowed to?"""
         log, key, end = view.partition.log, view.key, leader.high_watermark
         if key[0] not in self._alive:
-            return  # the topic is deleted: other replicas may have removed what they told of
+            # The topic is deleted: other replicas may have removed what they told of.
+            self._tell_committed(view, end)
+            return
         if (kept := self._kept(view)) is not None:
             self._keep(view, leader)
             if kept.is_deposed(leader.epoch):
@@ -651,6 +657,9 @@ class ReplicaWatch:
             self._committed[key] = _Committed(
                 leader.epoch, end, log.start, tuple(log.epochs), durability
             )
+        self._tell_committed(view, end)
+
+    def _tell_committed(self, view: _View, end: Offset) -> None:
         for tell in self.on_committed:
             tell(view.machine, view.partition, end)
 

@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.simulation import electing, group_lives, layout, links, strangers, who_leads
+from tidelog.simulation import (
+    electing,
+    group_lives,
+    keyvalue_drawn,
+    layout,
+    links,
+    strangers,
+    who_leads,
+)
 from tidelog.simulation.deletions import (
     alter_compaction,
     alter_retention,
@@ -201,6 +209,11 @@ SITUATIONS: Final = (
         kinds={
             "remake_topic": group_lives.remake_topic, "restart_static": group_lives.restart_static,
         },
+    ),
+    Situation(name="watches", stories=("kv",), chance=0.3, situate=keyvalue_drawn.watches),
+    Situation(name="copies", stories=("kv",), chance=0.3, situate=keyvalue_drawn.copies),
+    Situation(
+        name="buckets anew", stories=("kv",), chance=0.25, situate=keyvalue_drawn.buckets_anew
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),

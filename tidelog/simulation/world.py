@@ -190,12 +190,17 @@ class World:
         if self.loop.is_closed():
             return
         self.trace.muted = True
-        for machine in self.machines.values():
-            if machine.process is not None:
-                self._end_process(machine, machine.process)
-        for client in self.clients.values():
-            self.network.on_killed(client.process)
-            self.loop.kill(client.process)
+        logger = logging.getLogger("tidelog")
+        logger.addHandler(self._log)
+        try:
+            for machine in self.machines.values():
+                if machine.process is not None:
+                    self._end_process(machine, machine.process)
+            for client in self.clients.values():
+                self.network.on_killed(client.process)
+                self.loop.kill(client.process)
+        finally:
+            logger.removeHandler(self._log)
         self.loop.close()
 
     # Time.
