@@ -100,7 +100,13 @@ class Metadata:
         self.image.deleted.clear()
 
     def begin_from(self, image: ClusterImage, applied: Offset) -> None:
-        """Go on from a snapshot."""
+        """Go on from a snapshot, unless the image has all of it.
+
+        A node applies what a majority holds, and may lose it from its own files when its disk is
+        full. The snapshot that it gets then may be older than what it has acted on.
+        """
+        if applied < self.applied:
+            return
         self.image = image
         self.applied = applied
         self._recent = RecentCommits(applied)

@@ -3,8 +3,12 @@ import asyncio
 import pytest
 
 from tests.unit.broker.node import Machine, on_a_node
+from tidelog.cluster.metadata import Metadata
+from tidelog.cluster.quorum_log import Entry
+from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import ProducerIdsGranted, TopicDeleted
 from tidelog.errors import UnknownTopicOrPartition
+from tidelog.host import system_host
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -79,3 +83,15 @@ def test_a_refused_decision_writes_nothing_and_holds_up_nobody():
         await metadata.change(lambda _: ProducerIdsGranted(node=1, end=5))
 
     on_a_node(story)
+
+
+def test_an_older_snapshot_takes_nothing_back_that_was_acted_on():
+    """A full disk lost the end of this node's own metadata log, which a majority holds."""
+    metadata = Metadata(system_host())
+    metadata.apply(Entry(0, 5, 1, [ProducerIdsGranted(node=1, end=5)]))
+    told: list[object] = []
+    metadata.on_applied(told.append)
+
+    metadata.begin_from(ClusterImage(), 3)
+
+    assert (metadata.applied, metadata.image.producer_ids_end, told) == (5, 5, [])
