@@ -26,7 +26,7 @@ Rule 3: nothing here knows of a log, a request or a queue.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.model import Offset
 
@@ -35,6 +35,26 @@ DEAD: Final = 1
 """The lanes: what is to be done, and what nobody managed to do."""
 OTHER: Final = {MAIN: DEAD, DEAD: MAIN}
 NO_KEY: Final = 0
+_RECEIPT_CHARACTERS: Final = 40
+
+
+class Receipt(NamedTuple):
+    """What a receipt names: a message, and which of its deliveries."""
+
+    offset: Offset
+    delivery: int
+
+
+def parse_receipt(text: str) -> Receipt | None:
+    """What a receipt names; None unless it is spelt as `Message.receipt` spells it.
+
+    Two texts that name the same delivery would otherwise settle one message twice.
+    """
+    offset, _, count = text.partition("-")
+    if len(text) >= _RECEIPT_CHARACTERS or not (offset.isdecimal() and count.isdecimal()):
+        return None
+    found = Receipt(int(offset), int(count))
+    return found if text == f"{found.offset}-{found.delivery}" else None
 
 
 class State(Enum):
@@ -104,6 +124,8 @@ class Message:
     delay_ms: int = 0
     has_delivery: bool = False
     """Whether the log has a record of how often it was given out, which goes with it."""
+    aged: int = 0
+    """A bit for each lane whose `Ages` has it."""
 
     @property
     def receipt(self) -> str:

@@ -13,14 +13,15 @@ Rule 6: a message that nobody has had, and that has no time to wait for, is a ro
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 from tidelog.model import Offset
+from tidelog.queues.ages import Ages
 from tidelog.queues.backlog import Backlog, Row
 from tidelog.queues.events import BUSY, EXPIRED, UNKNOWN
 from tidelog.queues.lines import Line
-from tidelog.queues.message import MAIN, NO_KEY, Message, State, Step
+from tidelog.queues.message import DEAD, MAIN, NO_KEY, Message, State, Step, parse_receipt
 from tidelog.queues.records import Delivery, PlaceOf, Settings
 from tidelog.shards.deadlines import Deadlines
 from tidelog.shards.effects import Moment
@@ -34,17 +35,16 @@ _SHOWN: Final = {
     State.SETTLING: "in_flight",
 }
 """What people are told of a message in this state."""
-_STALE_ALLOWED: Final = 64
 
 
 @dataclass(slots=True)
 class Lane:
     """What may be given out, the oldest first."""
 
+    ages: Ages
+    """All messages of the lane that are objects, and some that were."""
     ready: list[Offset] = field(default_factory=list)
     """A heap; an entry whose message is not READY in this lane any more is passed over."""
-    ages: list[Offset] = field(default_factory=list)
-    """A heap of all messages of the lane that are objects, and of some that were."""
     lines: dict[int, Line] = field(default_factory=dict)
     """Of an ordered queue, by what keys are known by."""
     shown: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SHOWN.values(), 0))
@@ -70,7 +70,7 @@ class WorkQueue:
         self.is_dropping = False
         self.backlog = Backlog()
         self._rows = 0
-        self._lanes = (Lane(), Lane())
+        self._lanes = tuple(Lane(Ages(number)) for number in (MAIN, DEAD))
         self._timers: Deadlines[Offset] = Deadlines()
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class WorkQueue:
         """It is in its lane from now on."""
         lane = self._lanes[message.lane]
         lane.objects += 1
-        heappush(lane.ages, message.offset)
+        lane.ages.add(message)
         if (line := self._line(message.lane, message.key)) is not None:
             line.enter(message)
 
@@ -141,14 +141,7 @@ class WorkQueue:
         """It is not in its lane any more."""
         lane = self._lanes[message.lane]
         lane.objects -= 1
-        if len(lane.ages) > 2 * lane.objects + _STALE_ALLOWED:
-            number = message.lane
-            lane.ages = [
-                one.offset
-                for one in self.messages.values()
-                if one.lane == number and one is not message
-            ]
-            heapify(lane.ages)
+        lane.ages.tidy(self.messages, lane.objects)
 
     # Giving out.
 
@@ -263,13 +256,11 @@ class WorkQueue:
 
     def owned(self, receipt: str) -> Message | str:
         """The message that a receipt is for; or why it is for none, as `FATES` has it."""
-        offset, _, count = receipt.partition("-")
-        if not (offset.isdecimal() and count.isdecimal() and len(receipt) < 40):
+        parsed = parse_receipt(receipt)
+        message = None if parsed is None else self.messages.get(parsed.offset)
+        if parsed is None or message is None or parsed.delivery > message.count:
             return UNKNOWN
-        message = self.messages.get(int(offset))
-        if message is None or int(count) > message.count:
-            return UNKNOWN
-        if int(count) < message.count or message.state not in (State.GIVEN, State.SETTLING):
+        if parsed.delivery < message.count or message.state not in (State.GIVEN, State.SETTLING):
             return EXPIRED
         return BUSY if message.state is State.SETTLING else message
 
@@ -317,8 +308,8 @@ class WorkQueue:
     def sweep(self, lane: int, rest: "Candidates", until: int, count_max: int) -> list[Message]:
         """The next messages below sequence `until` that nobody has; they are SETTLING then."""
         found: list[Message] = []
-        while rest.offsets and len(found) < count_max:
-            message = self.messages.get(heappop(rest.offsets))
+        while len(found) < count_max and (offset := rest.ages.pop()) is not None:
+            message = self.messages.get(offset)
             if message is None or message.lane != lane or not message.is_resting:
                 continue
             if message.sequence < until:
@@ -429,13 +420,7 @@ class WorkQueue:
 
     def _oldest(self, lane: int) -> Message | None:
         """The oldest that is an object; what waits in a line is behind one."""
-        ages = self._lanes[lane].ages
-        while ages:
-            message = self.messages.get(ages[0])
-            if message is not None and message.lane == lane:
-                return message
-            heappop(ages)
-        return None
+        return self._lanes[lane].ages.oldest(self.messages)
 
     # For tests and simulations.
 
@@ -456,7 +441,7 @@ class WorkQueue:
                 shown["ready"] += sum(1 for _ in self.rows())
             assert lane.shown == shown, (lane.shown, shown)
             assert lane.objects == len(mine)
-            assert {one.offset for one in mine} <= set(lane.ages)
+            lane.ages.assert_invariants(self.messages)
             ready = {one.offset for one in mine if one.state is State.READY}
             assert ready <= set(lane.ready)
             self._assert_lines(lane, number, mine)
@@ -483,8 +468,7 @@ class WorkQueue:
 class Candidates:
     """What a sweep has still to look at."""
 
-    offsets: list[Offset]
-    """A heap."""
+    ages: Ages
     lines: list[Line]
 
 

@@ -230,6 +230,7 @@ class WorkDesk:
     def _give(self, queue: WorkQueue, event: Receive, at: Moment) -> Effects:
         visible = event.visibility_ms
         visible = queue.settings.visibility_ms if visible is None else visible
+        assert 0 <= visible < 2**63, "else the log takes no delivery, and messages are taken by now"
         messages = queue.take(event.lane, event.count_max, self._books.limits.receive_bytes_max)
         given = [(one, queue.delivery(one, visible)) for one in messages]
         records = [
@@ -281,10 +282,10 @@ class WorkDesk:
             self._books.requests.failed(event.request)
             return [Answer(to=event.reply, result=Settled(fates))]
         settled = [(one, settling(queue, one, event, at)) for one in messages]
-        for message in messages:
-            queue.settle(message)
         records = records_of(queue, settled, at)
         remembered = self._books.remember(event, Settled(fates), records, at)
+        for message in messages:  # after all that may be refused: none is left half settled
+            queue.settle(message)
         change = MessagesSettled(
             event=event, remembered=remembered, records=len(records), queue=queue,
             settled=settled, fates=fates,

@@ -548,3 +548,34 @@ def test_a_queue_with_pointers_is_deleted_with_all_that_is_in_it_and_its_id_is_n
     assert after.delete(queue, key="d") == Dropped()
     assert after.create().queue_id > queue
     assert picture(after.shard)["pointers"][kept] == picture(desk.shard)["pointers"][kept]
+
+
+# Receipts.
+
+
+@pytest.mark.parametrize("kind", ["ack", "nack", "extend"])
+def test_a_receipt_in_another_spelling_is_nobody_s_and_freezes_no_message(kind):
+    desk = Desk()
+    desk.declare(visibility_ms=1000)
+    desk.publish(b"1", b"2")
+    (receipt,) = receipts(desk.receive())
+    other_digits = receipt.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
+    spellings = ("0" + receipt, receipt.replace("-", "-0"), other_digits, receipt + "-", receipt)
+
+    answer = desk.settle(kind, *spellings, receipt, ms=10)
+
+    assert answer == Settled("uuuud")
+    desk.pass_time(10)
+    assert desk.counts() == {"ready": 1 if kind == "ack" else 2}
+
+
+def test_a_settle_that_cannot_be_written_leaves_its_message_as_it_was():
+    desk = Desk()
+    desk.declare(visibility_ms=1000)
+    desk.publish(b"1")
+    (receipt,) = receipts(desk.receive())
+
+    with pytest.raises(OverflowError):
+        desk.settle("extend", receipt, ms=2**70)
+
+    assert desk.settle("ack", receipt) == Settled("d")
