@@ -199,6 +199,8 @@ class MoveWork(ShardWork, frozen=True, kw_only=True):
 WORK_QUEUES: Final = "work"
 POINTER_QUEUES: Final = "pointer"
 POINTERS: Final = "pointers"
+NAMES: Final = "names"
+"""A page of the names of work queues; a node of an earlier version answers with all of them."""
 
 
 class LookWork(QueueWork, frozen=True, kw_only=True):
@@ -212,7 +214,7 @@ class LookWork(QueueWork, frozen=True, kw_only=True):
     """Messages of the queue `queue_id`, so many beyond `after`."""
     what: str = ""
     """Names of work queues, ids of queues with pointers, or pointers: so many of these, beyond
-    `after` (a queue's id) and `client`."""
+    `after` (a queue's id) and `client` (or a queue's name)."""
     client: str = ""
 
 

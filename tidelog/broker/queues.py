@@ -8,6 +8,7 @@ Rule 2: a request that was not begun is tried elsewhere; one that was, and whose
 
 import asyncio
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -259,16 +260,18 @@ class Queues(ShardKeeper[QueuesDriver]):
 
 
 def _listed(shard: Shard, work: LookWork) -> dict[str, Any]:
-    """A list, of which a page is wanted; a node of the first format asks for all names at once."""
+    """A list, of which a page is wanted; a node of an earlier version asks for all at once."""
     match work.what:
+        case "names":
+            return {WORK_QUEUES: list(islice(shard.work.names.beyond(work.client), work.limit))}
         case "work":
-            return {WORK_QUEUES: sorted(shard.work_queues)}
+            return {WORK_QUEUES: list(shard.work.names)}
         case "pointer":
             return {POINTER_QUEUES: sorted(shard.pointer_queues)}
         case "pointers":
             return {POINTERS: _pointers(shard, work)}
         case _:
-            names, ids = sorted(shard.work_queues), sorted(shard.pointer_queues)
+            names, ids = list(shard.work.names), sorted(shard.pointer_queues)
             return {WORK_QUEUES: names, POINTER_QUEUES: ids, POINTERS: []}
 
 

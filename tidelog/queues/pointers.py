@@ -7,7 +7,7 @@ Rule 3: one move of a pointer is on its way at a time. Whoever reads meanwhile, 
 """
 
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from tidelog.model import NO_OFFSET, Offset
 from tidelog.queues.events import Read
+from tidelog.queues.names import Names
 from tidelog.queues.records import Moved
 
 START: Final[Offset] = NO_OFFSET
@@ -33,7 +34,7 @@ class PointerQueue:
 
     Invariants:
       1. `messages` rise; every pointer is one of them, the one that moved last at the end.
-      2. `_clients` are those who have a pointer, sorted.
+      2. `_clients` are those who have a pointer, in order.
     """
 
     __slots__ = ("_clients", "_moving", "id", "is_dropping", "messages", "next_sequence",
@@ -45,7 +46,7 @@ class PointerQueue:
         self.pointers: dict[str, Pointer] = {}
         self.next_sequence = 0
         self.is_dropping = False
-        self._clients: list[str] | None = None
+        self._clients: Names[str] | None = None
         self._moving: dict[str, deque[Read]] = {}
 
     def __repr__(self) -> str:
@@ -98,12 +99,12 @@ class PointerQueue:
         known = self.pointers.pop(client, None)
         self.pointers[client] = Pointer(way.to, moved_ms)
         if known is None and self._clients is not None:
-            insort(self._clients, client)
+            self._clients.add(client)
 
     def forgotten(self, client: str) -> None:
         """That the client has a pointer is deleted."""
         if self.pointers.pop(client, None) is not None and self._clients is not None:
-            del self._clients[bisect_left(self._clients, client)]
+            self._clients.remove(client)
 
     def waiting(self) -> Iterator[Read]:
         """Those who wait for their turn; they are told otherwise."""
@@ -125,13 +126,12 @@ class PointerQueue:
 
     def sort(self) -> None:
         """Have what lists of pointers need; takes long for many, so do it in a thread."""
-        self._clients = sorted(self.pointers)
+        self._clients = Names(self.pointers)
 
     def clients(self, after: str, most: int) -> list[tuple[str, Offset]]:
         """Where clients are, by their names beyond one."""
         if self._clients is None:
             self.sort()
         assert self._clients is not None
-        at = bisect_right(self._clients, after)
-        names = self._clients[at : at + most]
+        names = islice(self._clients.beyond(after), most)
         return [(name, self.pointers[name].offset) for name in names]

@@ -46,6 +46,7 @@ from tidelog.queues.events import (
 )
 from tidelog.queues.limits import SWEPT_MAX
 from tidelog.queues.message import DEAD, MAIN, OTHER, Message
+from tidelog.queues.names import Names
 from tidelog.queues.records import (
     Delivery,
     PlaceOf,
@@ -80,6 +81,8 @@ class WorkDesk:
 
     def __init__(self, books: Books) -> None:
         self.queues: dict[str, WorkQueue] = {}
+        self.names: Names[str] = Names()
+        """Of all queues."""
         self.next_sequence = 0
         """Of the next message of any queue."""
         self._books = books
@@ -101,7 +104,7 @@ class WorkDesk:
 
     def begin(self, queues: dict[str, WorkQueue]) -> None:
         """These are the queues, as the log has them."""
-        self.queues = queues
+        self.queues, self.names = queues, Names(queues)
         for queue in queues.values():
             self._touch(queue)
 
@@ -351,11 +354,13 @@ class WorkDesk:
             case QueueDeclared(event=event, settings=settings):
                 if (known := self.queues.get(event.name)) is None:
                     self.queues[event.name] = WorkQueue(event.name, settings)
+                    self.names.add(event.name)
                 else:
                     known.settings = settings
                 return [Answer(to=event.reply, result=Declared(change.is_new))]
             case QueueDropped(event=event, queue=queue):
                 del self.queues[queue.name]
+                self.names.remove(queue.name)
                 told = self._end_waits(queue.name)
                 garbage = self._books.throw_away(keys_of(queue), at)
                 return [*told, Answer(to=event.reply, result=Dropped()), *garbage]
@@ -451,7 +456,7 @@ class WorkDesk:
         waiting = [event for events in self._waiting.values() for event in events]
         self._waiting.clear()
         self._deadlines, self._patience = Deadlines(), Deadlines()
-        self.queues = {}
+        self.queues, self.names = {}, Names()
         return [Answer(to=event.reply, result=error) for event in waiting]
 
     # Time.

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.broker.node import Machine, Node, on_a_node
 from tidelog.broker.queue_work import (
+    NAMES,
     AppendWork,
     CreateWork,
     DeclareWork,
@@ -400,3 +401,20 @@ def test_time_goes_on_after_the_loop_has_stalled_though_requests_keep_coming():
         assert [value for value, _ in await desk.receive()] == [b"first"]
 
     at_a_desk(story)
+
+
+# Lists.
+
+
+def test_a_page_of_names_is_no_longer_than_asked_for():
+    async def story(desk):
+        for number in range(5):
+            await desk.declare(f"q{number}")
+        (place,) = await desk.queues.places()
+        work = LookWork(what=NAMES, client="q0", limit=2)
+
+        page = (await desk.queues.have_done(place, work, seconds=SECONDS)).document
+
+        assert page == {"work": ["q1", "q2"]}
+
+    at_a_desk(story, queues_topic_num_partitions=1)

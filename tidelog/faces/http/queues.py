@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from tidelog.broker.queue_work import (
+    NAMES,
     WORK_QUEUES,
     DeclareWork,
     DropWork,
@@ -144,8 +145,9 @@ class Moved(msgspec.Struct, kw_only=True):
 async def list_queues(call: Call) -> QueueNames:
     queues = call.node.services.queues
     names: list[str] = []
+    wanted = LookWork(what=NAMES, client=call["after"] or "", limit=call["limit"] + 1)
     for place in await queues.places():
-        found = await queues.have_done(place, LookWork(what=WORK_QUEUES), seconds=SECONDS)
+        found = await queues.have_done(place, wanted, seconds=SECONDS)
         names += found.document[WORK_QUEUES]
     listed, following = page(names, limit=call["limit"], after=call["after"])
     return QueueNames(queues=listed, next=following)

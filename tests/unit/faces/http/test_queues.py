@@ -267,6 +267,25 @@ def test_a_queue_with_pointers_is_deleted():
     with_an_app(story)
 
 
+def test_names_are_listed_page_by_page_also_while_queues_come_and_go():
+    async def story(app):
+        names = [f"jobs-{number}" for number in range(7)]
+        for name in reversed(names):
+            await post(app, f"/v1/queues/{name}", method="PUT")
+        found, path = [], "/v1/queues?limit=3"
+        while True:
+            page = (await ask(app, path)).json
+            found += page["queues"]
+            if page["next"] is None:
+                break
+            await post(app, f"/v1/queues/{found[0]}", method="DELETE")
+            path = f"/v1/queues?limit=3&after={page['next']}"
+
+        assert found == names
+
+    with_an_app(story, queues_topic_num_partitions=2)
+
+
 def test_pointers_are_listed_page_by_page():
     async def story(app):
         queues = [(await post(app, "/create_queue")).json["queue_id"] for _ in range(3)]
