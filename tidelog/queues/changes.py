@@ -95,6 +95,8 @@ class MessagesPublished(Asked):
     queue: WorkQueue
     messages: Sequence[Arriving]
     made_ms: int
+    told: int
+    """Up to which sequence the log is told that messages may be, then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tidelog.model import NO_OFFSET
 from tidelog.queues.backlog import Backlog, Row
 from tidelog.queues.books import Books
-from tidelog.queues.events import Remembered
+from tidelog.queues.events import Remembered, Swept
 from tidelog.queues.message import Message
 from tidelog.queues.old_requests import old_request
 from tidelog.queues.pointer_desk import PointerDesk
@@ -30,6 +30,7 @@ from tidelog.queues.records import (
     PointerWritten,
     QueueWritten,
     RequestWritten,
+    SequenceWritten,
     Settings,
     WorkQueueWritten,
     decode,
@@ -167,8 +168,12 @@ class Fold:
                 self._work.sequence_seen(place.sequence)
                 self._queue(place.queue).deleted(place.sequence)
             case DeliveryWritten(place=place, value=value):
+                if value is not None:
+                    self._work.sequence_seen(value.since - 1)
                 self._queue(place.queue).delivered(place.sequence, value)
             case RequestWritten(key=key, value=Remembered() as value):
+                if isinstance(value.outcome, Swept):
+                    self._work.sequence_seen(value.outcome.until - 1)
                 self._books.requests.stored(key, value, record.offset)
             case RequestWritten(key=key):
                 self._books.requests.deleted(key)
@@ -198,6 +203,9 @@ class Fold:
                     self._is_there.pop(queue_id, None)
             case NumberWritten(number=number):
                 self._pointers.next_number = max(self._pointers.next_number, number)
+            case SequenceWritten(sequence=sequence):
+                self._work.told = max(self._work.told, sequence)
+                self._work.sequence_seen(sequence - 1)
             case _:
                 pass
 

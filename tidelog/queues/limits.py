@@ -7,6 +7,8 @@ SWEPT_MAX: Final = 300
 """Messages that one write of a sweep deletes or moves, and one turn of the clock sees to."""
 DELETED_MAX: Final = 1000
 """Keys that one write deletes of what nobody uses any more."""
+SEQUENCES_AT_ONCE: Final = 65_536
+"""Of messages that the log is told of before they come, so that it seldom has to be."""
 POINTER_MESSAGES_MAX: Final = 10_000_000
 """Of one queue with pointers; each costs eight bytes of memory."""
 

@@ -117,6 +117,8 @@ class Message:
     count_before: int = 0
     """How often it had been given out when it came into this lane."""
     lane: int = MAIN
+    since: int = 0
+    """The next sequence of the log when it came into this lane."""
     state: State = State.NEW
     visibility_ms: int = -1
     """How long its owner has it; -1 if nobody does."""

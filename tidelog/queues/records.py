@@ -7,7 +7,9 @@ Rule 2: a message's value is the sender's bytes; what is known about it stands i
 Rule 3: a request with an Idempotency-Key is a record of its own, in the batch of what it did, as
         the last one. It lives for as long as the request is to be known again.
 Rule 4: sequences rise over all work queues of the log. A queue says from which one on messages are
-        its own; what is below was published to another of its name, which is deleted.
+        its own; what is below was published to another of its name, which is deleted. No sequence
+        is given out twice, also when all that named it is compacted away: one record says up to
+        where they may have been, a block at a time.
 """
 
 # key     := "Q" queue_id                     a queue with pointers             value: made_ms
@@ -19,6 +21,8 @@ Rule 4: sequences rise over all work queues of the log. A queue says from which 
 #          | "R" hash                         a request that was done           value: Remembered
 #          | "N"                              the next number of a queue        value: int
 #                                             with pointers, once one is deleted
+#          | "S"                              up to which sequence messages     value: int
+#                                             may have been
 # queue_id, sequence := int64, size := uint16 (big-endian); client, name := UTF-8; hash := 16 bytes
 # values but the sender's are msgpack arrays
 # headers := "m" what the sender says beside the value (msgpack About)
@@ -75,6 +79,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     """How often it had been given out when it came into this lane."""
     delay_ms: int = 0
     """It is to wait for that long, which is when `not_before_ms` comes if clocks are right."""
+    since: int = 0
+    """The next sequence when it came into this lane: so it is known what a sweep began with."""
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
@@ -163,6 +169,13 @@ class NumberWritten:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceWritten:
+    """Messages may have had any sequence below this one."""
+
+    sequence: int
+
+
 Written: TypeAlias = (
     QueueWritten
     | MessageWritten
@@ -172,6 +185,7 @@ Written: TypeAlias = (
     | DeliveryWritten
     | RequestWritten
     | NumberWritten
+    | SequenceWritten
 )
 
 
@@ -215,6 +229,10 @@ def queue_record(queue_id: int, *, made_ms: int, alive: bool = True) -> Record:
 
 def number_record(number: int, *, now_ms: int) -> Record:
     return Record(key=b"N", value=_encode(number), timestamp_ms=now_ms)
+
+
+def sequence_record(sequence: int, *, now_ms: int) -> Record:
+    return Record(key=b"S", value=_encode(sequence), timestamp_ms=now_ms)
 
 
 def message_record(queue_id: int, sequence: int, value: bytes, *, now_ms: int) -> Record:
@@ -294,6 +312,8 @@ def decode(record: Record) -> Written | None:
                 return RequestWritten(key[1:], done)
             case b"N":
                 return NumberWritten(msgspec.msgpack.decode(value or b"", type=int))
+            case b"S":
+                return SequenceWritten(msgspec.msgpack.decode(value or b"", type=int))
             case _:
                 return None
     except (msgspec.MsgspecError, struct.error, UnicodeDecodeError) as error:

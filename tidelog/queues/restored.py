@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tidelog.errors import CorruptMessage, InvalidRecord
+from tidelog.queues.events import Remembered, Swept
 from tidelog.queues.message import DEAD, MAIN
 from tidelog.queues.records import (
     PLAIN_HEADERS,
@@ -18,6 +19,8 @@ from tidelog.queues.records import (
     NumberWritten,
     PointerWritten,
     QueueWritten,
+    RequestWritten,
+    SequenceWritten,
     WorkQueueWritten,
     about_of,
     decode,
@@ -47,12 +50,17 @@ def check_record(record: Record) -> None:
     match written:
         case QueueWritten(queue_id=one) | PointerWritten(queue_id=one) | NumberWritten(number=one):
             numbers = (one,)
+        case SequenceWritten(sequence=sequence):
+            numbers = (sequence,)
+        case RequestWritten(value=Remembered(outcome=Swept(is_finished=False, until=until))):
+            numbers = (until,)
         case MessageWritten(queue_id=queue_id, sequence=sequence):
             key, numbers = message_key(queue_id, sequence), (queue_id, sequence)
         case JobWritten(place=place):
             key, numbers = job_key(place), (place.sequence,)
         case DeliveryWritten(place=place, value=given):
-            key, numbers = delivery_key(place), (place.sequence,)
+            since = 0 if given is None else given.since
+            key, numbers = delivery_key(place), (place.sequence, since)
             if given is not None and given.lane not in (MAIN, DEAD):
                 raise _no_queue_s(record, f"there is no lane {given.lane}")
         case WorkQueueWritten(value=settings) if settings is not None:

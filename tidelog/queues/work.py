@@ -185,7 +185,7 @@ class WorkQueue:
         """What the log is to know when this message is given out once more."""
         return Delivery(
             message.offset, message.count + 1, message.lane, visibility_ms,
-            count_before=message.count_before,
+            count_before=message.count_before, since=message.since,
         )  # fmt: skip
 
     def gave(self, message: Message, value: Delivery, at: Moment) -> None:
@@ -294,9 +294,11 @@ class WorkQueue:
         most = self.settings.max_deliveries
         return message.lane == MAIN and 0 < most <= message.count - message.count_before
 
-    def to_lane(self, message: Message, lane: int) -> Delivery:
+    def to_lane(self, message: Message, lane: int, since: int) -> Delivery:
         """What the log is to know when this message goes to another lane, with nobody."""
-        return Delivery(message.offset, message.count, lane, count_before=message.count)
+        return Delivery(
+            message.offset, message.count, lane, count_before=message.count, since=since
+        )
 
     # Sweeping.
 
@@ -306,13 +308,16 @@ class WorkQueue:
         return Candidates(self._lanes[lane].ages.copy(), lines)
 
     def sweep(self, lane: int, rest: "Candidates", until: int, count_max: int) -> list[Message]:
-        """The next messages below sequence `until` that nobody has; they are SETTLING then."""
+        """The next messages that nobody has, and that were in the lane before sequence `until`.
+
+        They are SETTLING then.
+        """
         found: list[Message] = []
         while len(found) < count_max and (offset := rest.ages.pop()) is not None:
             message = self.messages.get(offset)
             if message is None or message.lane != lane or not message.is_resting:
                 continue
-            if message.sequence < until:
+            if _is_before(message, until):
                 self.settle(message)
                 found.append(message)
         while lane == MAIN and len(found) < count_max:
@@ -324,7 +329,7 @@ class WorkQueue:
         while rest.lines and len(found) < count_max:
             line = rest.lines[-1]
             row, first = line.waiting.first(), line.ready
-            if first is not None and first.sequence < until:
+            if first is not None and _is_before(first, until):
                 self.settle(first)  # it was a row when the sweep began
                 found.append(first)
             elif row is not None and row.sequence < until:
@@ -472,10 +477,15 @@ class Candidates:
     lines: list[Line]
 
 
+def _is_before(message: Message, until: int) -> bool:
+    """Whether it was in its lane when `until` was the next sequence."""
+    return message.sequence < until and message.since < until
+
+
 def apply(message: Message, value: Delivery) -> None:
     """The log says this of the message."""
     message.has_delivery = True
     message.count, message.count_before = value.count, value.count_before
-    message.lane = value.lane
+    message.lane, message.since = value.lane, value.since
     message.visibility_ms = value.visibility_ms
     message.not_before_ms, message.delay_ms = value.not_before_ms, value.delay_ms

@@ -44,7 +44,7 @@ from tidelog.queues.events import (
     Swept,
     WorkEvent,
 )
-from tidelog.queues.limits import SWEPT_MAX
+from tidelog.queues.limits import SEQUENCES_AT_ONCE, SWEPT_MAX
 from tidelog.queues.message import DEAD, MAIN, OTHER, Message
 from tidelog.queues.names import Names
 from tidelog.queues.records import (
@@ -53,6 +53,7 @@ from tidelog.queues.records import (
     Settings,
     delivery_record,
     job_record,
+    sequence_record,
     size_of,
     work_queue_record,
 )
@@ -85,6 +86,8 @@ class WorkDesk:
         """Of all queues."""
         self.next_sequence = 0
         """Of the next message of any queue."""
+        self.told = 0
+        """The log says that messages may have any sequence below this one."""
         self._books = books
         self._waiting: dict[tuple[str, int], deque[Receive]] = {}
         self._deadlines: Deadlines[str] = Deadlines()
@@ -99,7 +102,7 @@ class WorkDesk:
         return queue
 
     def sequence_seen(self, sequence: int) -> None:
-        """The log names a message: its sequence is given to no other."""
+        """The log names a sequence: it is given to no message that comes."""
         self.next_sequence = max(self.next_sequence, sequence + 1)
 
     def begin(self, queues: dict[str, WorkQueue]) -> None:
@@ -211,11 +214,14 @@ class WorkDesk:
                 )
             )  # fmt: skip
         queue.arriving += len(arriving)
-        count = len(arriving)
-        remembered = self._books.remember(event, Published(-count, count), records, at)
+        count, told = len(arriving), self.told
+        if self.next_sequence > told:
+            told = self.next_sequence + SEQUENCES_AT_ONCE
+            records.append(sequence_record(told, now_ms=made_ms))
+        remembered = self._books.remember(event, Published(-len(records), count), records, at)
         change = MessagesPublished(
             event=event, remembered=remembered, records=len(records), queue=queue,
-            messages=arriving, made_ms=made_ms,
+            messages=arriving, made_ms=made_ms, told=told,
         )  # fmt: skip
         return [self._books.ledger.append(change, records)]
 
@@ -284,7 +290,7 @@ class WorkDesk:
         if not messages:
             self._books.requests.failed(event.request)
             return [Answer(to=event.reply, result=Settled(fates))]
-        settled = [(one, settling(queue, one, event, at)) for one in messages]
+        settled = [(one, settling(queue, one, event, self.next_sequence, at)) for one in messages]
         records = records_of(queue, settled, at)
         remembered = self._books.remember(event, Settled(fates), records, at)
         for message in messages:  # after all that may be refused: none is left half settled
@@ -302,9 +308,10 @@ class WorkDesk:
     ) -> Effects:
         """Begin, or go on where another leader has stopped."""
         queue = self.queue(event.name)
+        if until is None:  # no message has the last below it: who comes into a lane now is beyond
+            self.next_sequence = until = self.next_sequence + 1
         sweep = SweepUnderWay(
-            event=event, queue=queue, until=self.next_sequence if until is None else until,
-            rest=queue.candidates(event.lane), count=count,
+            event=event, queue=queue, until=until, rest=queue.candidates(event.lane), count=count,
         )  # fmt: skip
         return self._sweep_on(sweep, at)
 
@@ -316,7 +323,8 @@ class WorkDesk:
             return self._finish(event, sweep.count, at)
         other = OTHER[event.lane]
         swept: list[tuple[Message, Delivery | None]] = [
-            (one, None if event.deletes else queue.to_lane(one, other)) for one in messages
+            (one, None if event.deletes else queue.to_lane(one, other, self.next_sequence))
+            for one in messages
         ]
         records = records_of(queue, swept, at)
         so_far = Swept(sweep.count + len(messages), -1 if is_last else sweep.until)
@@ -365,6 +373,7 @@ class WorkDesk:
                 garbage = self._books.throw_away(keys_of(queue), at)
                 return [*told, Answer(to=event.reply, result=Dropped()), *garbage]
             case MessagesPublished(event=event, queue=queue):
+                self.told = max(self.told, change.told)
                 self._arrived(change, write.base_offset, at)
                 published = Published(write.base_offset, len(change.messages))
                 return [Answer(to=event.reply, result=published), *self._serve(queue, at)]
@@ -498,7 +507,7 @@ class WorkDesk:
             count += 1
             if message.visibility_ms >= 0 and queue.is_dead(message):
                 queue.settle(message)
-                dying.append((message, queue.to_lane(message, DEAD)))
+                dying.append((message, queue.to_lane(message, DEAD, self.next_sequence)))
             else:
                 queue.release(message, at)
         effects: Effects = []

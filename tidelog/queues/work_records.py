@@ -25,23 +25,28 @@ def key_number(key: str | None) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") or 1
 
 
-def settling(queue: WorkQueue, message: Message, event: Settle, at: Moment) -> Delivery | None:
-    """What the log is to say of a message that its owner settles; None: it is done."""
+def settling(
+    queue: WorkQueue, message: Message, event: Settle, since: int, at: Moment
+) -> Delivery | None:
+    """What the log is to say of a message that its owner settles; None: it is done.
+
+    `since` is the next sequence of the log.
+    """
     match event.kind:
         case "ack":
             return None
         case "nack":
             if queue.is_dead(message):
-                return queue.to_lane(message, DEAD)
+                return queue.to_lane(message, DEAD, since)
             return Delivery(
                 message.offset, message.count, message.lane,
                 not_before_ms=at.wall_ms + event.ms, count_before=message.count_before,
-                delay_ms=event.ms,
+                delay_ms=event.ms, since=message.since,
             )  # fmt: skip
         case "extend":
             return Delivery(
                 message.offset, message.count, message.lane, event.ms,
-                count_before=message.count_before,
+                count_before=message.count_before, since=message.since,
             )  # fmt: skip
         case _:
             assert_never(event.kind)

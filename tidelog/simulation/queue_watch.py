@@ -43,7 +43,9 @@ def picture(shard: Shard) -> dict[str, Any]:
     """What the log has told a shard."""
     work = {}
     for name, queue in shard.work_queues.items():
-        rows = [(row.sequence, row.offset, row.size, row.key, 0, 0, MAIN) for row in queue.rows()]
+        rows = [
+            (row.sequence, row.offset, row.size, row.key, 0, 0, MAIN, 0) for row in queue.rows()
+        ]
         messages = [_of(message) for message in queue.messages.values()]
         work[name] = (queue.settings, sorted([*rows, *messages]))
     pointers = {
@@ -59,7 +61,7 @@ def picture(shard: Shard) -> dict[str, Any]:
 def _of(message: Message) -> tuple[int, ...]:
     return (
         message.sequence, message.offset, message.size, message.key, message.count,
-        message.count_before, message.lane,
+        message.count_before, message.lane, message.since,
     )  # fmt: skip
 
 

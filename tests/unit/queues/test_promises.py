@@ -32,6 +32,11 @@ from tidelog.simulation.queue_watch import compacted, picture
 KEYED = About(key="k")
 
 
+def left_in(log):
+    """What compaction leaves of a log, but for the sequences that messages have had."""
+    return [one for one in compacted(log, tombstones=False) if one.key != b"S"]
+
+
 # Declarations and deletions.
 
 
@@ -77,9 +82,7 @@ def test_a_deletion_ends_what_is_on_its_way():
     desk.holds = False
     desk.store()
 
-    values = [(record.key or b"")[:1] for record in compacted(desk.log) if record.value is not None]
-
-    assert values == [], "nothing of the queue is left in the log"
+    assert left_in(desk.log) == [], "nothing of the queue is left in the log"
     assert isinstance(desk.publish(b"4"), UnknownQueue)
 
 
@@ -146,7 +149,7 @@ def test_a_queue_of_any_size_is_deleted_piece_by_piece_also_by_another_leader():
     first = desk.log
     desk = Desk(log=compacted(first), now=desk.now)
 
-    assert [record for record in compacted(desk.log) if record.value is not None] == []
+    assert left_in(desk.log) == []
 
 
 def dropped_with_its_message_left() -> Desk:
@@ -176,7 +179,7 @@ def test_what_is_left_of_a_deleted_queue_is_deleted_in_the_end():
 
     desk.pass_time(2)
 
-    assert [record for record in compacted(desk.log) if record.value is not None] == []
+    assert left_in(desk.log) == []
 
 
 def test_two_declarations_on_their_way_make_one_queue():
@@ -305,6 +308,121 @@ def test_a_sweep_that_another_leader_began_goes_on_and_takes_no_more():
 
     assert desk.sweep(key="s") == Swept(2 * SWEPT_MAX + 5)
     assert desk.counts() == {"ready": 1}
+
+
+def _die_after_the_first_piece(desk):
+    """The leader dies when one write of what was asked for is stored; another one leads."""
+    for write in sorted(desk.in_flight):
+        desk.log += desk.in_flight.pop(write)
+    return desk.fail_over()
+
+
+@pytest.mark.parametrize("fails_over_again", [False, True])
+def test_a_redrive_that_another_leader_began_leaves_what_died_since(fails_over_again):
+    desk = Desk()
+    desk.declare(max_deliveries=1, visibility_ms=1000)
+    desk.publish(*[b"x"] * 400)
+    for _ in range(4):
+        desk.receive(100)
+    desk.pass_time(5)
+    desk.holds = True
+    desk.sweep(DEAD, deletes=False, key="redrive")
+    desk = _die_after_the_first_piece(desk)
+    for _ in range(3):  # what came back is tried, and dies again
+        desk.receive(100)
+    desk.pass_time(5)
+    desk.publish(b"new")
+    desk.receive()
+    desk.pass_time(5)
+    assert desk.counts(DEAD) == {"ready": 401}
+    if fails_over_again:
+        desk = desk.fail_over(compacted(desk.log, tombstones=False))
+
+    assert desk.sweep(DEAD, deletes=False, key="redrive") == Swept(400)
+
+    assert desk.counts() == {"ready": 100}
+    assert desk.counts(DEAD) == {"ready": 301}
+
+
+def test_a_purge_that_another_leader_began_leaves_what_was_brought_back_since():
+    desk = Desk()
+    desk.declare(max_deliveries=1, visibility_ms=1000)
+    desk.publish(*[b"x"] * 10)
+    desk.receive(10)
+    desk.pass_time(5)
+    desk.publish(*[b"x"] * (SWEPT_MAX + 5))
+    desk.holds = True
+    desk.sweep(key="purge")
+    desk = _die_after_the_first_piece(desk)
+    desk.sweep(DEAD, deletes=False)
+
+    assert desk.sweep(key="purge") == Swept(SWEPT_MAX + 5)
+
+    assert desk.counts() == {"ready": 10}
+
+
+def test_a_sweep_takes_what_died_before_it_though_nothing_was_published_between():
+    desk = Desk()
+    desk.declare(max_deliveries=1, visibility_ms=1000)
+    desk.publish(b"1")
+    for _ in range(3):
+        desk.receive()
+        desk.pass_time(5)
+        assert desk.counts(DEAD) == {"ready": 1}
+        desk = desk.fail_over(compacted(desk.log, tombstones=False))
+        assert desk.sweep(DEAD, deletes=False) == Swept(1)
+
+
+def test_a_repeated_purge_leaves_what_came_since_though_tombstones_are_gone():
+    desk = Desk()
+    desk.declare()
+    desk.publish(*[b"old"] * (SWEPT_MAX + 1))
+    desk.holds = True
+    desk.sweep(key="purge")
+    desk = _die_after_the_first_piece(desk)
+    desk.settle("ack", *receipts(desk.receive(10)))
+    no_sequences = [one for one in desk.log if one.key != b"S"]  # as an earlier version writes it
+    for log in (desk.log, no_sequences):
+        after = desk.fail_over(compacted(log, tombstones=False))
+        after.publish(b"new")
+
+        assert after.sweep(key="purge") == Swept(SWEPT_MAX)
+
+        assert after.counts() == {"ready": 1}
+
+
+def test_no_sequence_is_given_out_again_when_all_else_is_compacted_away():
+    desk = Desk(limits=Limits(request_window_ms=1000))
+    desk.declare()
+    desk.holds = True
+    desk.publish(b"1", b"2")
+    desk.publish(b"3")  # which cannot count on the write before it
+    desk.fail(StorageError("full"))
+    desk.holds = False
+    desk.store()
+    desk.settle("ack", *receipts(desk.receive(10)))
+    desk.drop()
+    used = desk.shard.work.next_sequence
+    for _ in range(3):
+        desk = desk.fail_over(compacted(desk.log, tombstones=False))
+        assert desk.shard.work.next_sequence >= used
+        desk.declare()
+        desk.publish(b"4")
+        desk.settle("ack", *receipts(desk.receive(10)))
+        desk.drop()
+        used = desk.shard.work.next_sequence
+    assert left_in(desk.log) == []
+
+
+def test_publishes_seldom_tell_the_log_of_sequences():
+    desk = Desk()
+    desk.declare()
+    for _ in range(10):
+        desk.publish(b"1", key="publish")
+        desk.publish(b"1")
+
+    assert sum(record.key == b"S" for record in desk.log) == 1
+    assert desk.publish(b"1", key="publish") == Published(1, 1)
 
 
 def test_a_key_that_was_used_is_refused_for_another_request():

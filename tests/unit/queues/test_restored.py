@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tidelog.errors import InvalidRecord
+from tidelog.queues.events import Remembered, Swept
 from tidelog.queues.message import DEAD
 from tidelog.queues.records import (
     PLAIN_HEADERS,
@@ -21,6 +22,8 @@ from tidelog.queues.records import (
     number_record,
     pointer_record,
     queue_record,
+    request_record,
+    sequence_record,
     work_queue_record,
 )
 from tidelog.queues.restored import check_record
@@ -43,6 +46,10 @@ def written(key, value=b"", headers=()):
         job_record(PLACE, b"1", About(), now_ms=1), deletion(job_key(PLACE), 1),
         job_record(PLACE, b"1", About({"a": "b"}, "key", 5), now_ms=1),
         delivery_record(PLACE, Delivery(3, 1, DEAD), now_ms=1),
+        delivery_record(PLACE, Delivery(3, 1, DEAD, since=9), now_ms=1),
+        sequence_record(65_536, now_ms=1),
+        request_record(bytes(16), Remembered(b"", Swept(3, 9)), now_ms=1),
+        request_record(bytes(16), Remembered(b"", Swept(3)), now_ms=1),
         written(b"?of a later version"),
     ],
 )  # fmt: skip
@@ -56,7 +63,10 @@ def test_what_a_shard_writes_is_taken(record):
         written(b"W\xff\xfe", b"\xc1"), written(b"Wjobs", b"\xc1"), written(b"Q"), written(b"J\0"),
         written(b"R" + bytes(16), b"\xc1"), written(b"N", None),
         written(job_key(PLACE), b"1", (("m", b"\xc1"),)),
-        written(message_key(8, 0), b"1", (("m", b"\xc1"),)),
+        written(message_key(8, 0), b"1", (("m", b"\xc1"),)), written(b"S", None),
+        sequence_record(2**47, now_ms=1), sequence_record(-1, now_ms=1),
+        delivery_record(PLACE, Delivery(3, 1, DEAD, since=2**47), now_ms=1),
+        request_record(bytes(16), Remembered(b"", Swept(3, 2**47)), now_ms=1),
         written(message_key(8, 0), b"1", PLAIN_HEADERS), written(None, b"1", PLAIN_HEADERS),
         written(job_key(PLACE) + b"more", b"1", PLAIN_HEADERS),
         written(message_key(8, 0) + b"more"),
