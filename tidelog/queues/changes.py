@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tidelog.errors import BrokerError
 from tidelog.queues.events import (
     Add,
     Create,
@@ -47,6 +48,13 @@ class Asked:
     """What is remembered of the request, by the last record of the write."""
     records: int
     """How many records the write has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestRefused(Asked):
+    """There is no queue to do it to; nor is it done to one that is made since, by its key."""
+
+    error: BrokerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,7 +175,8 @@ class GarbageDeleted:
 
 
 Change: TypeAlias = (
-    QueueCreated
+    RequestRefused
+    | QueueCreated
     | QueueDeleted
     | MessageAdded
     | PointerMoved

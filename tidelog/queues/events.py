@@ -183,6 +183,10 @@ class Reached(msgspec.Struct, frozen=True, array_like=True, tag=2):
     offset: Offset | None
 
 
+FOUND_NOTHING: Final = Reached(None)
+"""Also what is remembered of other requests that found nothing to be done to."""
+
+
 class Declared(msgspec.Struct, frozen=True, array_like=True, tag=3):
     is_new: bool
 

@@ -5,10 +5,13 @@ Rule 1: what is remembered of a request that wrote something is a record of the 
 Rule 2: it is remembered for a time, and in so many bytes at most. The time begins when a leader
         hears of it, by that leader's own clock: a leader whose wall clock is ahead would forget
         what whoever asked still counts on. So after a failover all are remembered anew.
-Rule 3: a request that found nothing to read writes nothing; it is remembered in memory alone, as
-        long. So a copy of it that was late on its way does nothing when it comes, long after
-        whoever asked was answered by another copy and went on.
-Rule 4: a key that was used for one request is refused for another, also while that is under way.
+Rule 3: a request that found nothing to read or to receive writes nothing; it is remembered in
+        memory alone, as long, and not over a failover. So a copy of it that was late on its way
+        does nothing when it comes, long after whoever asked was answered by another copy and
+        went on.
+Rule 4: a deletion, a purge or a redrive that found no queue is remembered by a record, as if it
+        had written something: it is never done to a queue that was made since.
+Rule 5: a key that was used for one request is refused for another, also while that is under way.
 """
 
 from itertools import islice
@@ -17,11 +20,18 @@ from typing import Final
 
 from tidelog.errors import CoordinatorLoadInProgress, IdempotencyKeyReused
 from tidelog.model import Offset
-from tidelog.queues.events import Outcome, Reached, Received, Remembered, Request, Settled, placed
+from tidelog.queues.events import (
+    FOUND_NOTHING,
+    Outcome,
+    Received,
+    Remembered,
+    Request,
+    Settled,
+    placed,
+)
 
 _ENTRY_BYTES: Final = 350
 """About what Python spends on one."""
-_FOUND_NOTHING: Final = Reached(None)
 
 
 def _bytes_of(value: Remembered) -> int:
@@ -79,7 +89,7 @@ class Requests:
         if (done := self.known.get(key)) is not None and now < self._ends(key):
             body, outcome = done.body, done.outcome
         elif (empty := self._empty.get(key)) is not None and now < empty[0]:
-            body, outcome = empty[1], _FOUND_NOTHING
+            body, outcome = empty[1], FOUND_NOTHING
         under_way = self._under_way.get(key)
         for used in (body, under_way):
             if used and request.body and used != request.body:

@@ -4,7 +4,8 @@ Rule 1: nothing is served before the log has been folded to its end.
 Rule 2: what anybody is told is stored. What is on its way is known here alone, and is taken back if
         it fails.
 Rule 3: a request that was done before, by its key, is answered by what came of it then.
-Rule 4: no event costs more than a bounded piece of work, however much is in the queues.
+Rule 4: that there is no queue to delete, to purge or to redrive is something that came of it.
+Rule 5: no event costs more than a bounded piece of work, however much is in the queues.
 
     event                        what happens
     ---------------------------  ----------------------------------------------------------------
@@ -28,11 +29,19 @@ from tidelog.errors import (
     IdempotencyKeyReused,
     NotCoordinator,
     OutcomeUnknown,
+    UnknownQueue,
 )
 from tidelog.model import Offset
 from tidelog.queues.books import Books, Effects
-from tidelog.queues.changes import Asked, Change, GarbageDeleted, RequestsForgotten
+from tidelog.queues.changes import (
+    Asked,
+    Change,
+    GarbageDeleted,
+    RequestRefused,
+    RequestsForgotten,
+)
 from tidelog.queues.events import (
+    FOUND_NOTHING,
     Add,
     Added,
     Create,
@@ -63,7 +72,7 @@ from tidelog.queues.work import WorkQueue
 from tidelog.queues.work_desk import WorkDesk
 from tidelog.records import Record
 from tidelog.shards.deadlines import Deadlines
-from tidelog.shards.effects import Answer, Moment, Token
+from tidelog.shards.effects import Answer, Append, Moment, Token
 from tidelog.shards.ledger import Write
 
 _ANSWERS: Final[dict[type[Event], type[Outcome]]] = {
@@ -80,6 +89,8 @@ _ANSWERS: Final[dict[type[Event], type[Outcome]]] = {
 }
 """What each request is answered by."""
 
+_DESTROYERS: Final = (Delete, Drop, Sweep)
+"""What must never be done to a queue that was made since."""
 _REQUESTS: Final = "requests"
 _POINTERS: Final = "pointers"
 _GARBAGE: Final = "garbage"
@@ -180,6 +191,10 @@ class Shard:
             return [Answer(to=event.reply, result=error)]
         try:
             return self._begin(event, at) if done is None else self._again(event, done, at)
+        except UnknownQueue as error:
+            if done is None and event.request.key and isinstance(event, _DESTROYERS):
+                return [self._remember_refusal(event, error, at)]
+            return [self.books.refuse(event, error)]
         except BrokerError as error:
             return [self.books.refuse(event, error)]
 
@@ -190,7 +205,20 @@ class Shard:
             case _:
                 return self.work.ask(event, at)
 
+    def _remember_refusal(self, event: Event, error: UnknownQueue, at: Moment) -> Append:
+        """It is answered once the log knows that there was nothing to do it to."""
+        records: list[Record] = []
+        remembered = self.books.remember(event, FOUND_NOTHING, records, at)
+        change = RequestRefused(
+            event=event, remembered=remembered, records=len(records), error=error
+        )
+        return self.books.ledger.append(change, records)
+
     def _again(self, event: Event, done: Outcome, at: Moment) -> Effects:
+        if done == FOUND_NOTHING and isinstance(event, _DESTROYERS):
+            raise UnknownQueue("there was no such queue when this was asked for first")
+        if done == FOUND_NOTHING and isinstance(event, Receive):
+            return [Answer(to=event.reply, result=Received())]
         if not isinstance(done, _ANSWERS[type(event)]):
             raise IdempotencyKeyReused("the Idempotency-Key was used for another request")
         match event:
@@ -221,6 +249,9 @@ class Shard:
         change = write.change
         if isinstance(change, POINTER_CHANGES):
             return self.pointers.stored(write, change, at)
+        if isinstance(change, RequestRefused):
+            self.books.note(write, at)
+            return [Answer(to=change.event.reply, result=change.error)]
         if isinstance(change, RequestsForgotten):
             self.books.requests_forgotten(change)
             return []
@@ -236,6 +267,8 @@ class Shard:
         change = write.change
         if isinstance(change, POINTER_CHANGES):
             return self.pointers.failed(change, error, at)
+        if isinstance(change, RequestRefused):
+            return [self.books.refuse(change.event, error)]
         if isinstance(change, RequestsForgotten):
             self.books.is_forgetting = False
             return []

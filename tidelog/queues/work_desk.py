@@ -230,7 +230,7 @@ class WorkDesk:
         if queue.has_ready(event.lane) and not self._waiting.get(place):
             return self._give(queue, event, at)
         if event.wait_seconds <= 0:
-            self._books.requests.failed(event.request)
+            self._books.requests.found_nothing(event.request, at.now)
             return [Answer(to=event.reply, result=Received())]
         self._waiting.setdefault(place, deque()).append(event)
         self._patience.set(event, at.now + event.wait_seconds)
@@ -495,7 +495,7 @@ class WorkDesk:
             self._waiting[place].remove(event)
             if not self._waiting[place]:
                 del self._waiting[place]
-            self._books.requests.failed(event.request)
+            self._books.requests.found_nothing(event.request, at.now)
             effects.append(Answer(to=event.reply, result=Received()))
         return effects
 

@@ -263,6 +263,65 @@ def test_a_deletion_that_is_repeated_leaves_the_successor_alone():
         assert after.counts() == {"ready": 1}
 
 
+REFUSED = {
+    "drop": lambda desk: desk.drop(key="once"),
+    "purge": lambda desk: desk.sweep(key="once"),
+    "redrive": lambda desk: desk.sweep(DEAD, deletes=False, key="once"),
+    "delete": lambda desk: desk.delete(0, key="once"),
+}
+
+
+@pytest.mark.parametrize("ask", REFUSED.values(), ids=REFUSED)
+def test_what_found_no_queue_is_not_done_to_one_that_is_made_since(ask):
+    desk = Desk()
+
+    assert isinstance(ask(desk), UnknownQueue)
+
+    for _ in range(2):
+        desk.declare(max_deliveries=1, visibility_ms=1000)
+        desk.create()
+        desk.publish(b"dies", b"stays")
+        desk.receive()
+        desk.pass_time(5)
+        dead = desk.counts(DEAD)
+        assert isinstance(ask(desk), UnknownQueue)
+        assert 0 in desk.shard.pointer_queues
+        assert desk.counts(DEAD) == dead
+        desk = desk.compact_and_fail_over()
+    desk.pass_time(700)
+    assert not isinstance(ask(desk), BrokerError), "it is forgotten, as others are"
+
+
+def test_a_refusal_that_is_not_stored_is_not_told():
+    desk = Desk()
+    desk.holds = True
+    assert desk.drop(key="once") is WAITS
+    token = desk.last
+    assert isinstance(desk.drop(key="once"), CoordinatorLoadInProgress)
+    desk.fail(StorageError("full"))
+    assert isinstance(desk.answers[token], StorageError)
+    desk.holds = False
+    desk.declare()
+
+    assert desk.drop(key="once") == Dropped()
+
+
+@pytest.mark.parametrize("wait", [0.0, 2.0])
+def test_a_late_copy_of_a_receive_that_found_nothing_takes_no_message(wait):
+    desk = Desk()
+    desk.declare()
+    desk.receive(wait=wait, key="once")
+    token = desk.last
+    desk.pass_time(5)
+    assert desk.answers[token] == Received()
+    desk.publish(b"1")
+
+    assert desk.receive(key="once") == Received()
+
+    assert desk.counts() == {"ready": 1}
+    assert receipts(desk.receive(key="other"))
+
+
 @pytest.mark.parametrize("lane", [MAIN, DEAD])
 def test_a_sweep_that_is_repeated_leaves_what_came_since(lane):
     desk = Desk()
