@@ -151,6 +151,7 @@ class Transaction:
         """A producer begins, or begins again."""
         self._check_not_writing()
         record, expected = self.stored, event.expected
+        self._check_given(event.epoch)
         if record is None:
             if event.fresh_id == NO_PRODUCER:
                 raise ConcurrentTransactions("a fresh producer id is needed")
@@ -218,6 +219,7 @@ class Transaction:
 
     def end(self, event: EndTransaction, at: Moment) -> list[Effect]:
         """The producer commits or aborts."""
+        self._check_given(event.epoch)
         record = self.stored
         who = Writer(event.producer_id, event.epoch)
         is_ended = record is not None and record.state not in (State.EMPTY, State.ONGOING)
@@ -265,6 +267,7 @@ class Transaction:
         record = self.stored
         if record is None:
             raise InvalidProducerIdMapping(f"the member {self.id!r} is not known")
+        self._check_given(member.epoch)
         if record.writer != Writer(member.producer_id, member.epoch):
             raise ProducerFenced(f"the member {self.id!r} has another producer or epoch by now")
         if self._changes:
@@ -395,12 +398,13 @@ class Transaction:
     ) -> TransactionRecord:
         """What to build upon, if the request is of the producer whose turn it is."""
         tip, who = self.tip, Writer(event.producer_id, event.epoch)
-        if tip is not None and tip.writer == who:
+        is_given = who.epoch < transitions.EPOCH_MAX
+        if is_given and tip is not None and tip.writer == who:
             can_build = tip.state is State.ONGOING or tip.state in COMPLETE
             if self._changes and not can_build:
                 raise ConcurrentTransactions(f"{self.id!r} is changing")
             return tip
-        if self.stored is not None and self.stored.writer == who:
+        if is_given and self.stored is not None and self.stored.writer == who:
             raise ConcurrentTransactions(f"{self.id!r} is changing")
         current = self.stored or tip
         if current is None or current.writer.producer_id != who.producer_id:
@@ -413,6 +417,11 @@ class Transaction:
         raise ProducerFenced(
             f"{self.id!r} has epoch {current.writer.epoch} by now; {who.epoch} is fenced"
         )
+
+    def _check_given(self, epoch: int) -> None:
+        """The last epoch is what fencing leaves: no producer has it."""
+        if epoch >= transitions.EPOCH_MAX:
+            raise ProducerFenced(f"no producer of {self.id!r} was given epoch {epoch}")
 
     def _check_not_writing(self) -> None:
         if self._changes:

@@ -2,6 +2,7 @@
 
 Rule 1: an epoch, once left, never comes back under the same producer id.
 Rule 2: the last epoch is given to no producer, so that each can be fenced by one that is higher.
+        Whoever says that it has it is refused.
 """
 
 from dataclasses import replace
@@ -85,9 +86,14 @@ def ended_as(
 
 
 def fenced(record: TransactionRecord, at: Moment, *, commits: bool = False) -> TransactionRecord:
-    """It is decided by another than its producer, which must begin anew."""
+    """It is decided by another than its producer, which must begin anew.
+
+    A log of an earlier version may have one that is open in the last epoch, which nobody was given:
+    it is decided in that epoch, in which no request is taken.
+    """
     assert record.state is State.ONGOING
-    assert record.epoch < EPOCH_MAX
+    if record.epoch >= EPOCH_MAX:
+        return _closed(_decided(record, at, commits=commits), at)
     decided = replace(
         _decided(record, at, commits=commits), epoch=record.epoch + 1,
         previous_producer_id=record.producer_id, last_epoch=NO_EPOCH,

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.unit.txn.desk import WAITS, WALL_MS, A, B, C, Desk
+from tests.unit.txn.desk import WAITS, WALL_MS, A, B, C, Clock, Desk
 from tidelog.errors import (
     BrokerError,
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
@@ -18,7 +19,7 @@ from tidelog.errors import (
     ProducerFenced,
     StorageError,
 )
-from tidelog.shards.effects import Answer
+from tidelog.shards.effects import Answer, Append
 from tidelog.txn.events import (
     AddPartitions,
     CommitGroup,
@@ -553,6 +554,65 @@ def test_even_the_last_epoch_can_be_fenced():
 
     assert desk.who("x") == (7, EPOCH_MAX)
     assert desk.began("x", fresh_id=8) == (8, 0)
+
+
+def test_what_says_that_it_is_of_the_last_epoch_is_refused():
+    desk = Desk(log=worn(USABLE_MAX, State.ONGOING))
+    desk.pass_time(61)
+    desk.settle()
+    forged = (7, EPOCH_MAX)
+    asked = [
+        desk.add("x", forged), desk.end("x", forged, commits=False),
+        desk.end("x", forged, commits=False, bumps=True, fresh_id=8),
+        desk.init("x", producer_id=7, epoch=EPOCH_MAX, fresh_id=8),
+    ]  # fmt: skip
+    verified = desk.add("x", forged, verify_only=True)
+
+    assert all(isinstance(desk.answers[token], ProducerFenced) for token in asked)
+    assert isinstance(desk.answers[verified], InvalidProducerEpoch)
+    assert desk.in_flight == {}
+    assert desk.who("x") == forged
+    assert desk.began("x", fresh_id=8) == (8, 0)
+
+
+ENDS = {
+    "timeout": lambda shard, at: shard.tick(at),
+    "operator": lambda shard, at: shard.abort("x", "reply", at),
+    "init": lambda shard, at: shard.init_producer(
+        "x", InitProducer(reply="reply", timeout_ms=1, fresh_id=8), at
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_what_a_log_of_before_has_open_in_the_last_epoch_is_ended_and_not_by_its_forger(end):
+    shard, clock = Shard(Limits()), Clock()
+    for record in worn(EPOCH_MAX, State.ONGOING):
+        shard.replay(record)
+    assert list(shard.loaded(clock())) == []
+    assert shard.next_deadline() is not None
+    (refused,) = shard.end(
+        "x",
+        EndTransaction(reply=1, producer_id=7, epoch=EPOCH_MAX, commits=True, bumps_epoch=False),
+        clock(),
+    )
+    assert isinstance(refused, Answer)
+    assert isinstance(refused.result, ProducerFenced)
+    clock.seconds += 61
+
+    todo, markers = list(end(shard, clock())), []
+    while todo:
+        match todo.pop(0):
+            case Append(write=write):
+                todo += shard.stored(write, clock())
+            case SendMarkers() as sent:
+                markers.append(sent)
+                todo += shard.marked("x", sent.producer_id, sent.epoch, sent.places, clock())
+
+    assert [(one.epoch, one.commits) for one in markers] == [(EPOCH_MAX, False)]
+    view = shard.describe("x")
+    assert view is not None
+    assert (view.state, view.epoch) == ("CompleteAbort", EPOCH_MAX)
 
 
 # Time.
