@@ -154,6 +154,8 @@ class Broker:
         self.room = DiskRoom(on_change=lambda: self.membership.nudge())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._inspecting: dict[Partition, None] = {}
+        self.unserved: dict[TopicPartition, str] = {}
+        """Partitions that this node leads and whose content it cannot serve, and why."""
         self._stop_calls: list[Callable[[], None]] = []
         self._closing_calls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._deleted_calls: list[Callable[[str], None]] = []

@@ -36,6 +36,7 @@ from tidelog.errors import (
     LeaderNotAvailable,
     NotCoordinator,
     OutcomeUnknown,
+    StorageError,
 )
 from tidelog.model import QUEUES_TOPIC, Offset, TopicPartition
 from tidelog.partition.driver import Partition
@@ -199,6 +200,8 @@ class Queues(ShardKeeper[QueuesDriver]):
         driver = self.driver_of(partition.name.partition)
         if driver is None or not driver.is_counted_on:
             raise LeaderNotAvailable("another node may keep these queues by now")
+        if driver.refusal is not None:
+            raise StorageError(str(driver.refusal))
         if not driver.shard.is_loaded:
             raise CoordinatorLoadInProgress("the queues are being read")
         return driver

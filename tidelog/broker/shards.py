@@ -4,17 +4,21 @@ Rule 1: effects of a shard go through one queue, in order, never recursively: wr
         in the order of their numbers.
 Rule 2: nothing is served before a shard's log has been folded to its end.
 Rule 3: a write whose outcome is not known ends its shard; the state is read anew from the log.
-Rule 4: nothing is answered without a lease: another node may coordinate by now, and know of things
+Rule 4: what cannot be read ends no node (`log_reader.py`). It makes its partition refuse all
+        requests: whatever is decided without it could be wrong.
+Rule 5: nothing is answered without a lease: another node may coordinate by now, and know of things
         that this one does not.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.log_reader import LogReader, Unreadable
 from tidelog.broker.topics import create_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import BrokerImage
@@ -30,14 +34,12 @@ from tidelog.errors import (
     StorageErrorAfterAppend,
     TopicAlreadyExists,
 )
-from tidelog.host import Bytes
-from tidelog.log.log import ColdRead
 from tidelog.model import NO_EPOCH, NO_PRODUCER, Offset, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.records import TRANSACTIONAL, BatchHeader, encode_batch, iterate_batches
+from tidelog.records import TRANSACTIONAL, BatchHeader, encode_batch
 from tidelog.shards.effects import Answer, Append, Moment, Writer, partition_for
 
-_READ_BYTES: Final = 4 * 1024 * 1024
+_log = logging.getLogger(__name__)
 _LATE_SECONDS: Final = 1.0
 _READING_SECONDS: Final = 0.05
 _RESTORING_SECONDS: Final = 600.0
@@ -109,6 +111,8 @@ class ShardDriver(Generic[S]):
         """Set while the log is being restored: when that is given up."""
         self.has_written = False
         """Whether the log has anything that a shard of this driver wrote."""
+        self.refusal: BrokerError | None = None
+        """Why nothing is served until the log is read again, or another node leads."""
         self.shard = self._new_shard()
 
     # What kinds of shards differ in.
@@ -155,47 +159,53 @@ class ShardDriver(Generic[S]):
 
     async def load(self) -> None:
         """Fold the partition's log, once all of it is committed; serve once that is done."""
-        shard, partition = self.shard, self._partition
-        offset, end = partition.log.start, partition.log.end
-        await partition.committed(end)
-        while offset < end and self._serves(shard):
-            read = partition.log.read(
-                offset, _READ_BYTES, end
-            )  # never in a thread: it is the loop's
-            offset = await self._broker.host.offload.run(partial(self._fold, shard, read, offset))
-        if self._serves(shard):
-            await self._broker.host.offload.run(partial(self._prepare, shard, self.now()))
-        if self._serves(shard):
-            self.perform(shard.loaded(self.now()))
-            self._on_loaded(shard)
+        shard = self.shard
+        reader = LogReader(self._broker, self._partition, partial(self._serves, shard))
+        try:
+            await reader.fold(partial(self._replay_batch, shard))
+            if self._serves(shard):
+                prepare = partial(self._prepare, shard, self.now())
+                await self._broker.host.offload.run(partial(reader.understand, prepare))
+            if not self._serves(shard):
+                return
+            effects = reader.understand(lambda: list(shard.loaded(self.now())))
+        except Unreadable as error:
+            if self._serves(shard):
+                self._refuse(error)
+            return
+        self._broker.unserved.pop(self._partition.name, None)
+        self.perform(effects)
+        self._on_loaded(shard)
+
+    def _refuse(self, error: Unreadable) -> None:
+        """Serve nothing of this partition, and say so; all else of the node goes on."""
+        _log.error("%s", error, exc_info=error.__cause__)
+        self._broker.unserved[self._partition.name] = str(error)
+        refusal = CoordinatorNotAvailable(str(error))
+        self._begin_anew(refusal)
+        self.refusal = refusal
+        self.perform(self.shard.unload(refusal))
 
     def _serves(self, shard: S) -> bool:
         """Whether it neither moves elsewhere nor begins anew."""
         return self.shard is shard and self._partition.leader is self._leader is not None
 
-    def _fold(self, shard: S, read: Any, offset: Offset) -> Offset:
-        """Fold what was read from `offset` on; where it ends. In a disk's thread."""
-        if isinstance(read, ColdRead):
-            data: Bytes = read.perform(self._broker.host.disk)
-        else:
-            data = b"".join(read[0])
-        assert data, f"{self._partition.log!r} has a hole at {offset}"
-        for header, batch in iterate_batches(data):
-            if header.last_offset >= offset:
-                self._replay_batch(shard, header, batch)
-                offset = header.next_offset
-        return offset
+    def _begin_anew(self, error: BrokerError) -> None:
+        """Give up the shard and what is left of its effects, but for what it has to say."""
+        old, self.shard = self.shard, self._new_shard()
+        self.refusal = None
+        kept = [effect for effect in self._queue if isinstance(effect, Answer)]
+        self._queue.clear()  # its writes would pass for those of the next one
+        self.perform([*kept, *old.unload(error)])
 
     def reload(self) -> None:
         """Forget what is not certain, and read the log again."""
-        old, self.shard = self.shard, self._new_shard()
-        self.perform(old.unload(CoordinatorNotAvailable("its state is being read again")))
+        self._begin_anew(CoordinatorNotAvailable("its state is being read again"))
         self._broker.spawn(self.load())
 
     def restored(self) -> None:
         """Somebody restores the log: serve nothing until that has ended, then read it again."""
-        old, self.shard = self.shard, self._new_shard()
-        self.perform(old.unload(CoordinatorNotAvailable("it is being restored from a backup")))
+        self._begin_anew(CoordinatorNotAvailable("it is being restored from a backup"))
         if self._rereading is not None:
             self._rereading.cancel()
         self._rereading = asyncio.get_running_loop().call_later(
@@ -245,9 +255,12 @@ class ShardDriver(Generic[S]):
                 internal=True,
             )  # fmt: skip
         except BrokerError as error:
-            self._queue.extend(shard.store_failed(write, error, self.now()))
+            if self.shard is shard:
+                self._queue.extend(shard.store_failed(write, error, self.now()))
             return
         self.has_written = True
+        if self.shard is not shard:
+            return  # it was given up meanwhile; the next one finds the write in the log
         self._appended(shard, write, offset)
         if done:
             self._queue.extend(shard.stored(write, self.now()))
@@ -293,8 +306,8 @@ class ShardDriver(Generic[S]):
         for timer in (self._timer, self._rereading):
             if timer is not None:
                 timer.cancel()
-        shard, self.shard = self.shard, self._new_shard()
-        self.perform(shard.unload(error))
+        self._broker.unserved.pop(self._partition.name, None)
+        self._begin_anew(error)
         if self._timer is not None:
             self._timer.cancel()
 

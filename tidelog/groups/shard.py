@@ -430,6 +430,8 @@ class Shard:
         """The log has committed a marker at `offset`: what the producer's transaction has written
         here counts now, or never will."""
         if not self.is_loaded:
+            if not isinstance(self._refusal, CoordinatorLoadInProgress):
+                return []  # it is not being read; whoever reads the log finds the marker
             self._early.append(Completion(producer_id, commits, offset))
             return []
         effects: list[ShardEffect] = []

@@ -16,6 +16,7 @@ client that knows it, so that the client knows what the topic must look like at 
 | one leader in a partition's epoch| no two processes ever lead a partition in one epoch           |
 | a fenced broker leads nothing    | and is in sync only where it is the last; if it holds little  |
 | broker epochs rise               | with every registration, of any broker                        |
+| what is written makes sense      | no coordinator refuses to serve what nodes have written       |
 | acknowledged changes stay        | at the end every topic is as its client was told              |
 | liveness                         | after healing there is a leader, everyone is unfenced, agrees |
 """
@@ -31,6 +32,7 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.log_reader import NO_SENSE
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.cluster import Refused
 from tidelog.cluster.metadata import Metadata
@@ -61,6 +63,7 @@ WHOLE: Final = "a leader lacks nothing"
 PARTITION_LEADER: Final = "one leader in a partition's epoch"
 FENCED: Final = "a fenced broker leads nothing"
 BROKER_EPOCHS: Final = "broker epochs rise"
+SENSE: Final = "what is written makes sense"
 ACKNOWLEDGED: Final = "acknowledged changes stay"
 LIVENESS: Final = "liveness"
 
@@ -238,6 +241,9 @@ class QuorumWatch:
             if not machine.is_up or machine.is_damaged:
                 continue
             me = (machine.number, machine.lives)
+            for why in machine.node.broker.unserved.values():
+                if NO_SENSE in why:
+                    self._fail(SENSE, f"{machine.name}: {why}")
             for partition in machine.node.broker.partitions():
                 if partition.leader is not None:
                     at = (partition.topic_id, partition.name.partition, partition.leader.epoch)

@@ -94,7 +94,7 @@ def test_a_log_is_looked_at_on_the_loop_and_folded_in_a_thread():
         driver = driver_of(node)
         log, offload = driver._partition.log, node.broker.host.offload
         in_thread, folded = [], []
-        run, fold = offload.run, driver._fold
+        run, replay = offload.run, driver._replay_batch
 
         def watched_run(work, *lane):
             def watched_work():
@@ -113,12 +113,12 @@ def test_a_log_is_looked_at_on_the_loop_and_folded_in_a_thread():
                 assert not in_thread, "its memory is the loop's"
                 return log.read(*asked)
 
-        def watched_fold(*asked):
+        def watched_replay(*asked):
             folded.append(bool(in_thread))
-            return fold(*asked)
+            replay(*asked)
 
         driver._partition.log = Watched()
-        offload.run, driver._fold = watched_run, watched_fold
+        offload.run, driver._replay_batch = watched_run, watched_replay
         driver.reload()
         while not driver.shard.is_loaded:
             await asyncio.sleep(0.01)
@@ -179,6 +179,43 @@ def test_a_write_of_which_nothing_is_known_ends_the_shard(error, is_read_again):
         assert (driver.shard is not shard) == is_read_again
         assert keeper.driver_of(0) is driver
         driver.settled(shard, write.number, None)  # late, and of a shard that is given up
+
+    on_a_coordinator(story)
+
+
+def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one():
+    """Its writes are numbered from 0 on, as those of the next one are."""
+
+    async def story(node):
+        producers = [Producer(node, name) for name in ("a", "b", "c")]
+        driver = driver_of(node)
+        partition, given_up = driver._partition, driver.shard
+        end = partition.log.end
+
+        class Losing:
+            def __getattr__(self, name):
+                return getattr(partition, name)
+
+            def append(self, *asked, **more):
+                driver._partition = partition
+                driver.settled(given_up, 0, NotLeader(leader=None))  # it is read again
+                return partition.append(*asked, **more)
+
+        driver._partition = Losing()
+        driver._performing = True  # all three are asked for in one turn
+        asking = [asyncio.ensure_future(producer.init()) for producer in producers]
+        while len(driver._queue) < 3:
+            await asyncio.sleep(0)
+        driver._performing = False
+        driver.perform(())
+
+        assert await asyncio.gather(*asking) == [NOT_AVAILABLE] * 3
+        assert partition.log.end == end + 1, "what was being written, and nothing behind it"
+        while not driver.shard.is_loaded:
+            await asyncio.sleep(0.01)
+        assert driver.shard is not given_up
+        assert await producers[2].init() == OK
+        driver.shard.assert_invariants()
 
     on_a_coordinator(story)
 

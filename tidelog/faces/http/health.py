@@ -30,4 +30,9 @@ def why_not_ready(node: "Node") -> str | None:
 
 def warning(node: "Node") -> str | None:
     """What an operator should look after though the node serves; None if there is nothing."""
-    return node.broker.room.warning
+    if (told := node.broker.room.warning) is not None:
+        return told
+    if unserved := node.broker.unserved:
+        more = f" (and {len(unserved) - 1} more)" if len(unserved) > 1 else ""
+        return next(iter(unserved.values())) + more
+    return None

@@ -28,6 +28,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="GET", path="/health/ready", handler=ready, tag="health", needs_cluster=False,
-        summary="Whether the node can serve; 503 says what is missing. A full disk is told, too.",
+        summary="Whether the node can serve; 503 says what is missing. A full disk is told, too, "
+        "and what the node leads and cannot read.",
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tidelog.faces.http.api import json_answer
 from tidelog.faces.http.app import Limits, make_app
 from tidelog.faces.http.cluster import SLICE, ClusterView
 from tidelog.faces.http.health import why_not_ready
-from tidelog.model import Endpoint
+from tidelog.model import Endpoint, TopicPartition
 
 
 @dataclass
@@ -91,6 +91,19 @@ def test_a_node_that_is_short_of_something_is_ready_and_says_of_what(code, said)
 
         assert ready.status == 200
         assert ready.json["detail"].startswith(said)
+
+    on_a_node(story)
+
+
+def test_a_node_that_cannot_read_what_it_leads_is_ready_and_says_so():
+    async def story(node):
+        node.broker.unserved[TopicPartition("__queues", 3)] = "__queues-3 is damaged"
+        node.broker.unserved[TopicPartition("__queues", 4)] = "__queues-4 is damaged"
+
+        ready = await ask(make_app(face(node)), "/health/ready")
+
+        assert ready.status == 200
+        assert ready.json["detail"] == "__queues-3 is damaged (and 1 more)"
 
     on_a_node(story)
 
