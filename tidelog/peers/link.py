@@ -168,7 +168,14 @@ class Link:
                 raise self._last_failure
             self._connecting = asyncio.get_running_loop().create_task(self._try())
             self._connecting.add_done_callback(_retrieve)
-        return await asyncio.shield(self._connecting)
+        connecting, me = self._connecting, asyncio.current_task()
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled() and me is not None and not me.cancelling():
+                # Not who asks is cancelled: the link was closed.
+                raise PeerUnreachable(f"this node lets go of node {self.node}") from None
+            raise
 
     async def _try(self) -> Stream:
         try:

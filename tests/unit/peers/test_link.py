@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -307,6 +308,47 @@ def test_a_connection_lost_right_behind_its_welcome_is_not_taken_for_one(monkeyp
         assert (await link.ask(Ping(text="again"), Pong, seconds_max=5)).text == "again"
         assert (link.status().attempts, link.status().failures) == (2, 1)
         link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_who_waits_for_a_connection_hears_that_the_link_was_closed():
+    """Not that it is cancelled: it would answer its own client as if it had a bug."""
+
+    async def story() -> None:
+        peer = await Peer().start()
+        link, _ = held(peer)
+        never = asyncio.get_running_loop().create_future()
+
+        async def connect(*_: object) -> Any:
+            await never
+
+        link._host = replace(link._host, network=SimpleNamespace(connect=connect))  # type: ignore[arg-type]
+        asking = asyncio.create_task(link.ask(Ping(), Pong, seconds_max=5))
+        while link._connecting is None:
+            await asyncio.sleep(0)
+        link.close()
+
+        with pytest.raises(PeerUnreachable, match="lets go"):
+            await asking
+        peer.listener.close()
+
+    run(story())
+
+
+def test_who_is_cancelled_while_it_waits_for_a_connection_hears_of_that():
+    async def story() -> None:
+        peer = await Peer().start()
+        link, _ = held(peer)
+        asking = asyncio.create_task(link.ask(Ping(), Pong, seconds_max=5))
+        while link._connecting is None:
+            await asyncio.sleep(0)
+        asking.cancel()
+        link.close()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asking
         peer.listener.close()
 
     run(story())
