@@ -27,7 +27,6 @@ from tidelog.client.http.effects import (
     Wait,
 )
 from tidelog.client.http.errors import (
-    Conflict,
     OutcomeUnknown,
     TidelogHTTPError,
     Unavailable,
@@ -214,7 +213,7 @@ class Core:
             reply = yield from self._send_to(origin, ask)
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 self.routes.answered(origin)
-                if reply.status < 300:
+                if reply.status < 300 and not tries.may_yet_happen(reply):
                     return reply
                 raise tries.refusal(reply)
             self._note_failure(tries, origin, reply)
@@ -376,14 +375,32 @@ class Tries:
         if reply.status == 504 or not self._problem:
             self._problem = problem
 
+    def may_yet_happen(self, reply: Reply) -> bool:
+        """Whether an attempt that was lost may be carried out after this refusal.
+
+        That is so where the reason may pass: a queue that is full, or not known to a node yet, or
+        a key that must be absent. If an attempt was carried out before, this is its answer.
+        """
+        if not self.may_have_happened:
+            return False
+        problem = _problem_of(reply)
+        match reply.status:
+            case 429:
+                return True
+            case 404:  # who deletes, or settles a receipt, finds what was there gone for good
+                return self.ask.method != "DELETE" and "results" not in problem
+            case 409:
+                return self.ask.may_hold_again
+            case _:
+                return self.ask.may_hold_again and bool(_refusals(problem))
+
     def refusal(self, reply: Reply) -> TidelogHTTPError:
         """The error of an answer that is final."""
         problem = _problem_of(reply)
-        is_known = reply.status != 504
-        if reply.status == Conflict.status_usual and self.ask.may_hold_again:
-            is_known = not self.may_have_happened
-        if not is_known and self.ask.is_write:
-            return self._unknown(problem.get("detail") or "", problem)
+        if self.ask.is_write and (reply.status >= 500 or self.may_yet_happen(reply)):
+            refused = next(iter(_refusals(problem)), problem)
+            why = refused.get("detail") or f"the answer was {reply.status}"
+            return self._unknown(why, problem, reply.status)
         return error_of(
             reply.status, problem, str(self.ask),
             attempts=self.told, is_repeat=self.may_have_happened,
@@ -409,7 +426,9 @@ class Tries:
             attempts=self.told[:-1],
         )  # fmt: skip
 
-    def _unknown(self, why: str, problem: dict[str, Any]) -> OutcomeUnknown:
+    def _unknown(
+        self, why: str, problem: dict[str, Any], status: int | None = None
+    ) -> OutcomeUnknown:
         key = self.ask.idempotency_key
         if problem.get("outcome") == "committed":
             message = f"{self.ask}: it is committed, but not as safe as was asked for: {why}"
@@ -419,8 +438,9 @@ class Tries:
                 f"idempotency_key={key!r}"
             )
         return OutcomeUnknown(
-            message, idempotency_key=key, problem=problem, attempts=self.told, is_repeat=True
-        )
+            message, idempotency_key=key, problem=problem, attempts=self.told, is_repeat=True,
+            status=status,
+        )  # fmt: skip
 
 
 def _events(parser: Parser, chunk: bytes, ask: Ask) -> list[Event]:
@@ -442,6 +462,14 @@ def _farewell(event: Event) -> Reply | None:
 def _problem_of(reply: Reply) -> dict[str, Any]:
     document = document_of(reply)
     return document if isinstance(document, dict) else {}
+
+
+def _refusals(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was refused, of an answer that tells of each part of a request."""
+    results = document.get("results")
+    if not isinstance(results, list):
+        return []
+    return [one["error"] for one in results if isinstance(one, dict) and one.get("error")]
 
 
 def _text(value: object) -> str:

@@ -231,13 +231,17 @@ class KvPlans:
     ) -> Plan[list[BatchResult]]:
         """Write and delete many keys at once; what became of each, in order.
 
-        Of those that share a partition all happen or none: look at each result's `error`.
+        Of those that share a partition all happen or none: look at each result's `error`. Where an
+        attempt was lost and the next one finds a key there that must be absent, it is an
+        OutcomeUnknown, as for `put`.
         """
+        operations = list(operations)
         document = {"operations": [_named(operation) for operation in operations]}
         found = yield from self._core.write(
             Ask(
                 method="POST", path=f"{self._path}:batch", body=to_json(document),
                 place=Place(topic=self.bucket),
+                may_hold_again=any(one.if_version == ABSENT for one in operations),
             ),
             min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,

@@ -184,6 +184,19 @@ def test_a_write_that_may_have_arrived_has_an_unknown_outcome():
     assert not caught.value.is_committed
 
 
+def test_a_write_that_a_node_stumbles_over_has_an_unknown_outcome():
+    fleet = Fleet()
+    fleet.says(KEY, problem(500, "a bug in tidelog"))
+
+    with pytest.raises(OutcomeUnknown, match="a bug in tidelog") as caught:
+        fleet.client().kv("b").put("k", 1)
+
+    assert caught.value.status == 500
+    with pytest.raises(TidelogHTTPError) as read:
+        fleet.client().kv("b").get("k")
+    assert not isinstance(read.value, OutcomeUnknown)
+
+
 def test_an_unknown_outcome_tells_what_the_last_node_knew():
     fleet = Fleet()
     fleet.says(KEY, unknown(written=True, committed=False, replicas=1), problem(503))

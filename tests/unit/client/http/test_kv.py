@@ -523,3 +523,21 @@ def test_a_watch_that_nobody_reads_any_more_is_closed():
         break
 
     assert answer.is_closed
+
+
+@pytest.mark.parametrize(("version", "is_known"), [(ABSENT, False), (3, True)])
+def test_a_batch_refused_after_a_lost_attempt_is_a_no_only_if_it_can_never_hold_again(
+    version, is_known
+):
+    fleet = Fleet()
+    refused = {"key": "x", "error": {"status": 409, "detail": "it is there", "version": 7}}
+    fleet.says("/v1/kv/b:batch", Gone(httpx.ReadError), ok({"results": [refused]}))
+
+    def write():
+        return fleet.client().kv("b").batch([Put("x", 1, if_version=version)])
+
+    if is_known:
+        assert isinstance(write()[0].error, Conflict)
+    else:
+        with pytest.raises(OutcomeUnknown, match="it is there"):
+            write()

@@ -160,6 +160,16 @@ def test_a_refusal_has_its_name(status, error):
         fleet.client().queue("jobs").publish(1)
 
 
+@pytest.mark.parametrize("status", [429, 404])
+def test_a_refusal_that_passes_says_nothing_of_an_attempt_that_was_lost(status):
+    """The queue may have room, or be known there, when the first attempt arrives at last."""
+    fleet = Fleet()
+    fleet.says(f"{QUEUE}/messages", Gone(httpx.ReadError), problem(status, "jobs is full"))
+
+    with pytest.raises(OutcomeUnknown, match="jobs is full"):
+        fleet.client().queue("jobs").publish(1)
+
+
 def test_a_message_of_which_nobody_knows_says_how_to_repeat_it():
     fleet = Fleet()
     fleet.says(f"{QUEUE}/messages", Gone(httpx.ReadError))
