@@ -5,10 +5,10 @@ nothing of them.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +18,7 @@ from tidelog.backup.planning import LogNow
 from tidelog.backup.problems import BackupError
 from tidelog.client.admin import AdminClient, Resource, Source
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
-from tidelog.client.kafka import EARLIEST, LATEST
+from tidelog.client.kafka import EARLIEST, LATEST, LATEST_SURE, OffsetFound
 from tidelog.client.wire import ConnectionFailed
 from tidelog.config import TopicConfig
 from tidelog.errors import UnsupportedVersion
@@ -74,10 +74,8 @@ class BackupClient(AdminClient):
         if info.id is None:
             raise BackupError(f"the brokers of {name!r} do not tell its id; they are too old")
         places = [one.partition for one in info.partitions]
-        firsts, ends = [
-            await self.list_offsets(name, dict.fromkeys(places, edge), read_committed=True)
-            for edge in (EARLIEST, LATEST)
-        ]
+        firsts = await self.list_offsets(name, dict.fromkeys(places, EARLIEST), read_committed=True)
+        ends = await self._ends(name, places)
         configs: dict[str, str] = {}
         tombstones_ms: int | None = QUEUES_DELETE_RETENTION_MS
         if not info.internal:
@@ -101,6 +99,22 @@ class BackupClient(AdminClient):
                 for one in places
             },
         )  # fmt: skip
+
+    async def _ends(self, name: str, places: Iterable[int]) -> dict[int, OffsetFound]:
+        """The last stable offsets, from leaders that nobody can have replaced."""
+        places = list(places)
+        found = await self.list_offsets(
+            name, dict.fromkeys(places, LATEST_SURE), read_committed=True
+        )
+        if any(one.offset < 0 for one in found.values()):  # of brokers that are older than that
+            found = await self.list_offsets(
+                name, dict.fromkeys(places, LATEST), read_committed=True
+            )
+        return found
+
+    async def end_of(self, name: str, partition: int) -> OffsetFound:
+        """Where what is decided of a partition ends by now."""
+        return (await self._ends(name, [partition]))[partition]
 
     async def epoch_ends(self, topic: str, epochs: Mapping[int, Epoch]) -> dict[int, Offset]:
         """Where the given epoch of each log has ended by now; those that are not known are left
@@ -224,6 +238,10 @@ class BackupClient(AdminClient):
             {place: one.offset for place, one in places.items()},
             metadata={place: one.metadata for place, one in places.items()},
         )
+
+
+Connect: TypeAlias = Callable[[str], BackupClient]
+"""Makes a client of the addresses to begin with; whoever simulates a cluster gives another."""
 
 
 def _after(batches: memoryview, log_end: Offset) -> memoryview | None:

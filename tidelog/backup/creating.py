@@ -5,21 +5,26 @@ Rule 1: groups' offsets are asked for first and the ends of logs after them, so 
         only in the topic for which it was committed, not in another of its name.
 Rule 2: the manifest is written when everything else is in its place. Before that, whatever ends
         the run removes what it wrote; what a killed run left is removed by the next.
-Rule 3: of a manifest that cannot be read nobody knows which files it needs. While there is one,
+Rule 3: a compacted log is read on until it is certain that nothing was compacted away before it
+        was read which the end of the backup does not make void: a record goes only once a newer
+        one of its key is committed. So a log that had gaps is asked for its end again, and what
+        came meanwhile is read, too, until that comes without a gap.
+Rule 4: of a manifest that cannot be read nobody knows which files it needs. While there is one,
         no file is removed.
 """
 
 import time
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from secrets import token_hex
 from typing import Final
 
 import tidelog
 from tidelog.backup import chunks, manifest
-from tidelog.backup.asking import BackupClient, TopicNow
+from tidelog.backup.asking import BackupClient, Connect, TopicNow
 from tidelog.backup.chunks import ChunkWriter
 from tidelog.backup.manifest import GroupBackup, Manifest, PartitionBackup, TopicBackup
 from tidelog.backup.planning import Before, Share, plan
@@ -29,12 +34,15 @@ from tidelog.backup.storage import Storage
 from tidelog.client.cluster import Refused
 from tidelog.client.slices import Missing, SliceReader
 from tidelog.model import Offset, TopicPartition
+from tidelog.records import iterate_batches
 
 LANES: Final = 4
 """Partitions that are read at the same time, each over connections of its own: a broker answers
 the requests of one connection in turn."""
 TRIES: Final = 3
 """How often a partition is begun anew because retention was quicker."""
+PASSES: Final = 100
+"""How often a compacted log is read on."""
 STALE_MS: Final = 24 * 60 * 60 * 1000
 """After so long, what lies around in a shared place is of a run that is gone."""
 ID_TIME: Final = "%Y%m%dT%H%M%SZ"
@@ -142,6 +150,7 @@ async def create(
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    connect: Connect = BackupClient,
 ) -> Created:
     """Make a backup, in a storage that nobody else changes meanwhile."""
     began = time.monotonic()
@@ -154,7 +163,9 @@ async def create(
         if not damaged:
             await in_thread(remove_orphans, storage, found, taken_ms)
         try:
-            made = await _make(bootstrap, storage, wish, run, found, on_progress, now_ms)
+            made = await _make(
+                partial(connect, bootstrap), storage, wish, run, found, on_progress, now_ms
+            )
         except BaseException:
             _abandon(storage, run)
             raise
@@ -177,7 +188,7 @@ def _abandon(storage: Storage, run: _Run) -> None:
 
 
 async def _make(
-    bootstrap: str,
+    connect: Callable[[], BackupClient],
     storage: Storage,
     wish: Wish,
     run: _Run,
@@ -185,7 +196,7 @@ async def _make(
     on_progress: Callable[[Progress], None],
     now_ms: Callable[[], int],
 ) -> Manifest:
-    async with BackupClient(bootstrap) as client:
+    async with connect() as client:
         cluster = await client.cluster()
         ids = {topic.name: str(topic.id) for topic in await client.topics()}
         groups = await client.all_group_offsets()
@@ -196,7 +207,7 @@ async def _make(
             plans |= _plan_topic(topic, before, run)
         run.progress.offsets_total = sum(share.new_offsets for share in plans.values())
         on_progress(run.progress)
-        copied = await _Copying(bootstrap, storage, wish, run, on_progress).copy(topics, plans)
+        copied = await _Copying(connect, storage, wish, run, on_progress).copy(topics, plans)
         alive = {topic.name: str(topic.id) for topic in await client.topics()}
     _note_tombstones(topics, run, now_ms())
     kept = []
@@ -282,7 +293,7 @@ def _places(topic: str, numbers: Sequence[int]) -> str:
 
 def _note_tombstones(topics: Sequence[TopicNow], run: _Run, now_ms: int) -> None:
     for topic in topics:
-        if topic.tombstones_ms is not None and now_ms - run.taken_ms >= topic.tombstones_ms > 0:
+        if topic.tombstones_ms is not None and now_ms - run.taken_ms >= topic.tombstones_ms:
             run.notes.append(
                 f"{topic.name}: it took longer than delete.retention.ms to read; a key that was "
                 "deleted meanwhile may be there again after a restore"
@@ -331,13 +342,13 @@ class _Copying:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Callable[[], BackupClient],
         storage: Storage,
         wish: Wish,
         run: _Run,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._storage = storage
         self._wish = wish
         self._run = run
@@ -348,17 +359,17 @@ class _Copying:
         self, topics: Sequence[TopicNow], plans: dict[TopicPartition, Share]
     ) -> dict[str, list[PartitionBackup]]:
         """The partitions of each topic that is still there."""
-        ids = {topic.name: topic.id for topic in topics}
+        known = {topic.name: topic for topic in topics}
         largest = sorted(plans, key=lambda place: plans[place].new_offsets)
         copied: dict[str, list[PartitionBackup]] = {topic.name: [] for topic in topics}
 
         async def lane() -> None:
-            async with BackupClient(self._bootstrap) as client:
+            async with self._connect() as client:
                 while largest:
                     place = largest.pop()
                     if place.topic in self._gone:
                         continue
-                    part = await self._copy_one(client, ids[place.topic], place, plans[place])
+                    part = await self._copy_one(client, known[place.topic], place, plans[place])
                     if part is not None:
                         copied[place.topic].append(part)
 
@@ -366,26 +377,32 @@ class _Copying:
         return {name: parts for name, parts in copied.items() if name not in self._gone}
 
     async def _copy_one(
-        self, client: BackupClient, topic_id: str, place: TopicPartition, share: Share
+        self, client: BackupClient, topic: TopicNow, place: TopicPartition, share: Share
     ) -> PartitionBackup | None:
         for _ in range(TRIES):
             writer = ChunkWriter(
-                self._storage, topic_id, place.partition, share.read_from, self._run.id,
+                self._storage, topic.id, place.partition, share.read_from, self._run.id,
                 bytes_max=self._wish.chunk_bytes,
             )  # fmt: skip
             self._run.writers.append(writer)
             try:
-                await self._read(client, place, share, writer)
+                has_gaps = await self._read(client, place, share.read_from, share.end, writer)
+                if has_gaps and topic.tombstones_ms is not None:
+                    share = await self._read_on(client, place, share, writer)
                 new = await in_thread(writer.finish, share.end)
                 return PartitionBackup(
                     partition=place.partition, start=share.start, end=share.end,
                     epoch=share.epoch, chunks=(*share.kept, *new),
                 )  # fmt: skip
             except Missing as missing:
+                if missing.first <= missing.wanted:
+                    raise BackupError(
+                        f"{place}: its leader has not all that is committed; make the backup again"
+                    ) from missing
                 await in_thread(writer.abandon)
                 share = self._after(place, share, missing)
             except Refused:
-                if await client.has_topic(place.topic, topic_id):
+                if await client.has_topic(place.topic, topic.id):
                     raise
                 await in_thread(writer.abandon)
                 self._gone.add(place.topic)
@@ -394,23 +411,47 @@ class _Copying:
             f"{place}: records are deleted faster than they can be read; raise its retention"
         )
 
-    async def _read(
+    async def _read_on(
         self, client: BackupClient, place: TopicPartition, share: Share, writer: ChunkWriter
-    ) -> None:
+    ) -> Share:
+        """Read what a compacted log got meanwhile (Rule 3); the share that this makes."""
+        for _ in range(PASSES):
+            now = await client.end_of(place.topic, place.partition)
+            if now.offset <= share.end:
+                return share
+            self._run.progress.offsets_total += now.offset - share.end
+            has_gaps = await self._read(client, place, share.end, now.offset, writer)
+            share = replace(share, end=now.offset, epoch=now.epoch)
+            if not has_gaps:
+                return share
+        self._run.notes.append(
+            f"{place} is compacted faster than it can be read; a key that was written meanwhile "
+            "may be missing"
+        )
+        return share
+
+    async def _read(
+        self,
+        client: BackupClient,
+        place: TopicPartition,
+        position: Offset,
+        end: Offset,
+        writer: ChunkWriter,
+    ) -> bool:
+        """Read all records from an offset to another; whether some offsets had none."""
         reader = SliceReader(
-            client=client, topic=place.topic, partition=place.partition,
-            position=share.read_from, end=share.end,
-        )  # fmt: skip
-        at = share.read_from
+            client=client, topic=place.topic, partition=place.partition, position=position, end=end
+        )
+        at, found_count = position, 0
         async for found in reader.slices():
             bytes_before, records_before = writer.size, writer.records
-            await in_thread(
-                writer.take, found.fetched.records, found.fetched.aborted, end=share.end
-            )
+            await in_thread(writer.take, found.fetched.records, found.fetched.aborted, end=end)
+            found_count += _count(found.fetched.records, position, end)
             self._run.progress.bytes += writer.size - bytes_before
             self._run.progress.records += writer.records - records_before
-            at = self._advance(at, min(found.next_offset, share.end))
-        self._advance(at, share.end)
+            at = self._advance(at, min(found.next_offset, end))
+        self._advance(at, end)
+        return found_count < end - position
 
     def _advance(self, at: Offset, to: Offset) -> Offset:
         self._run.progress.offsets += to - at
@@ -425,6 +466,15 @@ class _Copying:
         )
         end = max(share.end, start)
         return Share(start=start, end=end, epoch=share.epoch, read_from=start)
+
+
+def _count(data: bytes, position: Offset, end: Offset) -> int:
+    """How many offsets between two have a record, at most."""
+    return sum(
+        min(header.record_count, header.next_offset - position, end - header.base_offset)
+        for header, _ in iterate_batches(data)
+        if header.last_offset >= position and header.base_offset < end
+    )
 
 
 # What is left behind.

@@ -13,10 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from uuid import UUID
 
-from tidelog.backup.asking import BackupClient
+from tidelog.backup.asking import BackupClient, Connect
 from tidelog.backup.batches import without_holes
 from tidelog.backup.chunks import batches_of, read_chunk
 from tidelog.backup.comparing import Comparison
@@ -211,13 +212,14 @@ async def restore(
     wish: Wish,
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    connect: Connect = BackupClient,
 ) -> Restored:
     """Write a backup into a cluster, and compare what that has then."""
     began = time.monotonic()
-    async with BackupClient(bootstrap) as client:
+    async with connect(bootstrap) as client:
         plan = await plan_restore(client, manifest, wish)
         done = Restored(plan=plan)
-        work = _Work(bootstrap, storage, done, on_progress)
+        work = _Work(partial(connect, bootstrap), storage, done, on_progress)
         if wish.resume:
             await work.compare_begun()
         for target in plan.targets:
@@ -280,12 +282,12 @@ class _Work:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Callable[[], BackupClient],
         storage: Storage,
         done: Restored,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._storage = storage
         self._done = done
         self._on_progress = on_progress
@@ -337,7 +339,7 @@ class _Work:
         targets = {target.name: target for target in self._done.plan.targets}
 
         async def lane() -> None:
-            async with BackupClient(self._bootstrap) as client:
+            async with self._connect() as client:
                 while waiting:
                     _, name, number = waiting.pop()
                     await work(client, targets[name], targets[name].source.partitions[number])

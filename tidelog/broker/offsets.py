@@ -10,6 +10,7 @@ from tidelog.errors import (
     BrokerError,
     InvalidRequest,
     InvalidTopic,
+    NotLeader,
     PolicyViolation,
 )
 from tidelog.log.search import Found, TimeSearch
@@ -21,6 +22,9 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+LATEST_SURE: Final = -100
+"""Ours: as LATEST, from a leader that has its lease. One that is cut off does not know that another
+leads by now, and tells an end that is long past; a backup would take that for all there is."""
 
 READ_COMMITTED: Final = 1
 
@@ -70,7 +74,9 @@ async def find_offset(
     end = partition.visible_end()
     if committed_only:
         end = min(end, partition.last_stable_offset)
-    if timestamp_ms == LATEST:
+    if timestamp_ms == LATEST_SURE and len(leader.replicas) > 1 and not partition.has_lease():
+        raise NotLeader(leader=None)
+    if timestamp_ms in (LATEST, LATEST_SURE):
         return Found(end, NO_TIMESTAMP, leader.epoch)
     if timestamp_ms == LATEST_TIERED or timestamp_ms < LATEST_TIERED:
         return Found(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)

@@ -451,8 +451,12 @@ class Views:
 
     def _look_again_at(self, partition: Partition) -> None:
         """Its topic may have been configured meanwhile."""
-        if self._broker.replicas.holds(partition):
-            self._look_at(partition)
+        if not self._broker.replicas.holds(partition):
+            return
+        is_known = partition.name in self._views
+        self._look_at(partition)
+        if not is_known and partition.name in self._views and partition.leader is not None:
+            self.on_led(partition)  # who leads it is to watch over it from now on
 
     async def _look(self) -> None:
         await in_turns(self._broker.partitions(), self._look_again_at)

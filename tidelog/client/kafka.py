@@ -17,6 +17,8 @@ from tidelog.wire.entities import request_entity
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+LATEST_SURE: Final = -100
+"""As LATEST, of a leader that nobody can have replaced; brokers that do not know it answer -1."""
 MAX_TIMESTAMP: Final = -3
 MIB: Final = 1024 * 1024
 
@@ -189,7 +191,8 @@ class KafkaClient(Cluster):
     async def list_offsets(
         self, topic: str, times_ms: Mapping[int, int], *, read_committed: bool = False
     ) -> dict[int, OffsetFound]:
-        """The first offset at or after each time; or EARLIEST, LATEST, MAX_TIMESTAMP."""
+        """The first offset at or after each time; or EARLIEST, LATEST, LATEST_SURE,
+        MAX_TIMESTAMP."""
 
         async def ask(connection: Connection, partitions: list[int]) -> Any:
             return await connection.call(

@@ -7,6 +7,7 @@ from tidelog.wire.apis import APIS, Api
 
 INVALID_TOPIC, POLICY_VIOLATION = 17, 44
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, TIERED = -2, -1, -3, -4, -5
+SURE = -100
 
 
 async def list_one(node, timestamp, *, version=7, topic="t", partition=0, **asked):
@@ -264,5 +265,21 @@ def test_files_of_deleted_records_go_once_another_segment_has_begun(leads):
 
         assert not node.broker.host.disk.exists(path)
         assert partition.log.start == 1
+
+    on_a_node(story)
+
+
+def test_a_leader_is_sure_of_its_logs_end_only_while_it_has_its_lease():
+    async def story(node):
+        await with_times(node)
+        partition = node.broker.partition("t", 0)
+        assert (await list_one(node, SURE)).offset == 6
+
+        partition.has_lease = lambda: False
+        assert (await list_one(node, SURE)).offset == 6  # nobody else can lead it
+        partition.leader.replicas = (1, 2)
+
+        assert (await list_one(node, SURE)).error_code == NotLeader.code
+        assert (await list_one(node, LATEST)).offset == 6
 
     on_a_node(story)
