@@ -355,12 +355,15 @@ class AsyncClient(Surface[ClientPlans]):
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] | None = None,
         random: Callable[[], float] | None = None,
+        new_key: Callable[[], str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         settings = Settings(
             timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
         )
-        core = make_core(addresses, settings, discover=discover, clock=clock, random=random)
+        core = make_core(
+            addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key
+        )
         http = httpx.AsyncClient(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = AsyncTopics(TopicsPlans(core), self._driver)

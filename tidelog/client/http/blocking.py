@@ -351,12 +351,15 @@ class Client(Surface[ClientPlans]):
         transport: httpx.BaseTransport | None = None,
         clock: Callable[[], float] | None = None,
         random: Callable[[], float] | None = None,
+        new_key: Callable[[], str] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         settings = Settings(
             timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
         )
-        core = make_core(addresses, settings, discover=discover, clock=clock, random=random)
+        core = make_core(
+            addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key
+        )
         http = httpx.Client(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = Topics(TopicsPlans(core), self._driver)

@@ -30,12 +30,15 @@ def make_core(
     discover: bool,
     clock: Callable[[], float] | None,
     random: Callable[[], float] | None,
+    new_key: Callable[[], str] | None = None,
 ) -> Core:
-    """The decisions of a client; time and chance are the machine's, unless a test gives others."""
+    """The decisions of a client; time, chance and Idempotency-Keys are the machine's, unless
+    whoever simulates or tests gives others."""
     clock = clock or time.monotonic
     return Core(
         Routes(addresses, clock=clock, discover=discover), settings,
-        clock=clock, random=random or Random().random, new_key=lambda: str(uuid4()),
+        clock=clock, random=random or Random().random,
+        new_key=new_key or (lambda: str(uuid4())),
     )  # fmt: skip
 
 

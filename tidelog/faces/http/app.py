@@ -8,7 +8,6 @@ Rule 4: a page of another origin reads nothing here, unless `http.cors.origins` 
 """
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from email.utils import formatdate
 from functools import lru_cache
@@ -193,6 +192,7 @@ class Limits:
     def __init__(self, app: ASGIApp, node: "Node") -> None:
         self._app = _with_cors(_Bounded(app, node), node)
         self._new_id = node.broker.host.new_id
+        self._wall_ms = node.broker.host.clock.wall_ms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _header(scope, REQUEST_ID.encode())
@@ -206,7 +206,7 @@ class Limits:
                     scope[ENDLESS] = True
                 message["headers"] = [
                     *message.get("headers", ()), (REQUEST_ID.encode(), request_id.encode()),
-                    (b"date", _date(int(time.time()))),
+                    (b"date", _date(self._wall_ms() // 1000)),
                 ]  # fmt: skip
             await send(message)
 

@@ -38,7 +38,8 @@ class Server:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._app = make_app(node)
-        self._meter = Meter(has_others=node.is_asked_by_kafka, on_crowded=node.on_crowded)
+        clock = node.broker.host.clock.monotonic
+        self._meter = Meter(clock, has_others=node.is_asked_by_kafka, on_crowded=node.on_crowded)
         # It warns of every request that is not HTTP: whoever likes could fill the node's log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self.config = Config(
