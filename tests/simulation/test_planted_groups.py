@@ -1,15 +1,22 @@
 """Bugs that groups had, or would have, planted: the story finds each in a handful of seeds."""
 
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tidelog.broker import groups
 from tidelog.broker.coordinator import GroupsDriver
+from tidelog.groups.offsets import Offsets
 from tidelog.groups.shard import Shard
+from tidelog.groups.state import GroupState
+from tidelog.groups.writes import Writes
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.group_lives import ONE_TOPIC, STATIC
+from tidelog.simulation.groups import METADATA
+from tidelog.simulation.offset_lives import FORGOTTEN, KEPT
 
 SEEDS = range(1, 13)
 
@@ -34,9 +41,60 @@ def forget_restarts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "_replay_member", ignore)
 
 
+def forget_deletions(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that comes takes no notice of offsets that were deleted."""
+    apply = Offsets.apply
+
+    def keep(self: Offsets, place: Any, value: Any, written_at: Any) -> Any:
+        return None if value is None and _is_loading() else apply(self, place, value, written_at)
+
+    patch.setattr(Offsets, "apply", keep)
+
+
+def _is_loading() -> bool:
+    return any(frame.function == "replay" for frame in inspect.stack(0)[1:4])
+
+
+def delete_groups_alone(patch: pytest.MonkeyPatch) -> None:
+    """A group that is deleted leaves its offsets in the log."""
+    delete = Writes.delete
+
+    def delete_nothing_else(self: Writes, entry: Any, places: Any, at: Any, **how: Any) -> Any:
+        return delete(self, entry, [] if how.get("removes_group") else places, at, **how)
+
+    patch.setattr(Writes, "delete", delete_nothing_else)
+
+
+def expire_by_age_alone(patch: pytest.MonkeyPatch) -> None:
+    """An offset expires whether or not somebody uses it."""
+    patch.setattr(
+        GroupState, "expires_at_ms", lambda self, topic, offset, retention_ms: offset.expires_ms
+    )
+
+
+def load_without_metadata(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that comes knows offsets, and not what was noted with them."""
+    apply = Offsets.apply
+
+    def forget(self: Offsets, place: Any, value: Any, written_at: Any) -> Any:
+        if value is not None and _is_loading():
+            value = replace(value, metadata="")
+        return apply(self, place, value, written_at)
+
+    patch.setattr(Offsets, "apply", forget)
+
+
 @pytest.mark.parametrize(
     ("plant", "kind", "invariant"),
-    [(compare_names, "remake_topic", ONE_TOPIC), (forget_restarts, "restart_static", STATIC)],
+    [
+        (compare_names, "remake_topic", ONE_TOPIC),
+        (forget_restarts, "restart_static", STATIC),
+        (forget_deletions, "delete_offsets", FORGOTTEN),
+        (forget_deletions, "expire_offsets", FORGOTTEN),
+        (delete_groups_alone, "delete_group", FORGOTTEN),
+        (expire_by_age_alone, "expire_offsets", KEPT),
+        (load_without_metadata, "delete_offsets", METADATA),
+    ],
 )
 def test_the_story_of_groups_finds_it(
     monkeypatch: pytest.MonkeyPatch,

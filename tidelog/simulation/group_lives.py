@@ -64,27 +64,27 @@ def group_lives(plan: Plan, choose: random.Random, enabled: Collection[str]) -> 
 def remake_topic(world: World, asked: int, number: int) -> None:
     """A topic is deleted and made anew, and a group asks where it is in it."""
     world.count("remake_topic")
-    teller = _Teller(world, asked, f"remake {number}")
+    teller = Teller(world, asked, f"remake {number}")
     teller.begin(teller.remake_topic(f"{OWN}anew-{number}", offset=1000 + number))
 
 
 def restart_static(world: World, asked: int, number: int) -> None:
     """A static member restarts some times, and lives on each time."""
     world.count("restart_static")
-    teller = _Teller(world, asked, f"static {number}")
+    teller = Teller(world, asked, f"static {number}")
     teller.begin(teller.restart_static(f"{OWN}static-{number}"))
 
 
-class _Teller:
+class Teller:
     """One client that tells one such story."""
 
     def __init__(self, world: World, asked: int, name: str) -> None:
-        self._world = world
-        self._name = name
-        self._random = random.Random(f"{world.seed} {name}")
+        self.world = world
+        self.name = name
+        self.random = random.Random(f"{world.seed} {name}")
         self._host = world.client("teller")
         nodes = sorted(world.machines, key=lambda node: node != up_from(world, asked))
-        self._client = OneTryAdmin(
+        self.client = OneTryAdmin(
             ",".join(map(bootstrap, nodes)), network=self._host.network, timeout_seconds=_SECONDS
         )
 
@@ -94,13 +94,13 @@ class _Teller:
     async def _tell(self, story: Awaitable[None]) -> None:
         try:
             await story
-            self._world.trace.note(self._name, "told")
+            self.world.trace.note(self.name, "told")
         except (TidelogError, TimeoutError) as error:
-            self._world.trace.note(self._name, f"{type(error).__name__}: {error}")
+            self.world.trace.note(self.name, f"{type(error).__name__}: {error}")
         finally:
-            self._client.close()
+            self.client.close()
 
-    async def _insist(
+    async def insist(
         self, ask: Callable[[], Awaitable[T]], done: Collection[ErrorCode] = ()
     ) -> T | None:
         """What is answered in the end; None if that is one of the refusals in `done`."""
@@ -114,45 +114,45 @@ class _Teller:
                     raise
             except (TidelogError, TimeoutError):
                 pass  # nobody answers
-            await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
-        raise TimeoutError(f"{self._name} gets no answer")
+            await asyncio.sleep(_PAUSE_SECONDS * self.random.random())
+        raise TimeoutError(f"{self.name} gets no answer")
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(2 * self._random.random() ** 3)
+    async def pause(self) -> None:
+        await asyncio.sleep(2 * self.random.random() ** 3)
 
     # Topics.
 
     async def remake_topic(self, name: str, *, offset: int) -> None:
         group = f"{name}-group"
-        old = await self._make(name, before=None)
-        await self._insist(lambda: self._commit(group, old, offset))
+        old = await self.make_topic(name, before=None)
+        await self.insist(lambda: self._commit(group, old, offset))
         if (told := await self._look_up(group, old)) != offset:
-            self._world.fail(ONE_TOPIC, f"{group} is told {told} of {old}, not {offset}")
-        await self._pause()
+            self.world.fail(ONE_TOPIC, f"{group} is told {told} of {old}, not {offset}")
+        await self.pause()
         gone = (ErrorCode.unknown_topic_or_partition,)
-        await self._insist(lambda: self._client.delete_topic(name), gone)
-        await self._pause()
-        new = await self._make(name, before=old)
+        await self.insist(lambda: self.client.delete_topic(name), gone)
+        await self.pause()
+        new = await self.make_topic(name, before=old)
         for _ in range(3):
             if (told := await self._look_up(group, new)) not in (None, NO_OFFSET):
-                self._world.fail(ONE_TOPIC, f"{group} is told {told} of {new}; {old} was read")
-            await self._pause()
+                self.world.fail(ONE_TOPIC, f"{group} is told {told} of {new}; {old} was read")
+            await self.pause()
 
-    async def _make(self, name: str, *, before: UUID | None) -> UUID:
+    async def make_topic(self, name: str, *, before: UUID | None, partitions: int = 1) -> UUID:
         """Make the topic; its id, which is another than `before`."""
 
         async def make() -> UUID:
             try:
-                await self._client.create_topic(name, partitions=1, replication=-1)
+                await self.client.create_topic(name, partitions=partitions, replication=-1)
             except Refused as error:
                 if error.code != ErrorCode.topic_already_exists:
                     raise
-            found = (await self._client.topic(name)).id
+            found = (await self.client.topic(name)).id
             if found is None or found == before:
                 raise TimeoutError("it is not there yet")
             return found
 
-        made = await self._insist(make)
+        made = await self.insist(make)
         assert made is not None
         return made
 
@@ -174,7 +174,7 @@ class _Teller:
             answer = await connection.request(asked)
             check(answer.topics[0].partitions[0].error_code, f"{group} commits")
 
-        await self._client.of_group(group, ask)
+        await self.client.of_group(group, ask)
 
     async def _look_up(self, group: str, topic_id: UUID) -> int | None:
         asked = request_entity(
@@ -197,21 +197,21 @@ class _Teller:
             check(one.error_code, group)
             return int(one.committed_offset)
 
-        return await self._insist(lambda: self._client.of_group(group, ask))
+        return await self.insist(lambda: self.client.of_group(group, ask))
 
     # Static members.
 
     async def restart_static(self, group: str) -> None:
-        member, generation = await self._join(group)
-        await self._insist(lambda: self._sync(group, member, generation))
+        member, generation = await self.join(group)
+        await self.insist(lambda: self.sync(group, member, generation))
         for _ in range(4):
-            await self._pause()
-            member, generation = await self._join(group)
+            await self.pause()
+            member, generation = await self.join(group)
             for _ in range(2):
-                await self._pause()
-                await self._insist(lambda: self._live(group, member, generation))  # noqa: B023
+                await self.pause()
+                await self.insist(lambda: self._live(group, member, generation))  # noqa: B023
 
-    async def _join(self, group: str) -> tuple[str, int]:
+    async def join(self, group: str) -> tuple[str, int]:
         """Join as a process that knows nothing but its name; what it is told."""
 
         async def ask(connection: Connection) -> tuple[str, int]:
@@ -224,11 +224,11 @@ class _Teller:
             check(answer.error_code, f"{group} joins")
             return str(answer.member_id), int(answer.generation_id)
 
-        joined = await self._insist(lambda: self._client.of_group(group, ask))
+        joined = await self.insist(lambda: self.client.of_group(group, ask))
         assert joined is not None
         return joined
 
-    async def _sync(self, group: str, member: str, generation: int) -> None:
+    async def sync(self, group: str, member: str, generation: int) -> None:
         async def ask(connection: Connection) -> None:
             answer = await connection.call(
                 Api.SYNC_GROUP, group_id=group, generation_id=generation, member_id=member,
@@ -237,7 +237,7 @@ class _Teller:
             )  # fmt: skip
             check(answer.error_code, f"{group} syncs")
 
-        await self._client.of_group(group, ask)
+        await self.client.of_group(group, ask)
 
     async def _live(self, group: str, member: str, generation: int) -> None:
         async def ask(connection: Connection) -> None:
@@ -246,7 +246,7 @@ class _Teller:
                 group_instance_id=_INSTANCE,
             )  # fmt: skip
             if answer.error_code in _LOST:
-                self._world.fail(STATIC, f"{group}: {member} hears {answer.error_code!r}")
+                self.world.fail(STATIC, f"{group}: {member} hears {answer.error_code!r}")
             check(answer.error_code, f"{group} lives")
 
-        await self._client.of_group(group, ask)
+        await self.client.of_group(group, ask)

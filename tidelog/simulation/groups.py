@@ -11,6 +11,8 @@ Rule 1: a member commits one offset at a time. If it cannot tell what became of 
 |----------------------------------|---------------------------------------------------------------|
 | one owner in a generation        | no two members are ever given a partition in one generation   |
 | group offset regressed (history) | what was committed or looked up is never followed by less     |
+| metadata belongs to its offset   | what a member noted with an offset is told with it, and with  |
+|                                  | no other                                                      |
 | liveness                         | after healing somebody commits for every partition            |
 
 What must hold of the log that the groups are kept in is said in `replica_watch`.
@@ -28,7 +30,7 @@ from tidelog.client.admin import NAMED_MOST, AdminClient
 from tidelog.client.cluster import Refused, check
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import TidelogError
-from tidelog.model import NO_EPOCH, Offset, TopicPartition
+from tidelog.model import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 from tidelog.simulation import history
 from tidelog.simulation.history import History
 from tidelog.simulation.nodes import bootstrap
@@ -41,6 +43,7 @@ from tidelog.wire.entities import request_entity
 T = TypeVar("T")
 
 OWNER: Final = "one owner in a generation"
+METADATA: Final = "metadata belongs to its offset"
 
 _TOPIC: Final = "tide"
 _PAUSE_SECONDS: Final = 0.2
@@ -174,7 +177,8 @@ class Member:
                         "partitions": [
                             {
                                 "partition_index": place.partition, "committed_offset": offset,
-                                "committed_leader_epoch": NO_EPOCH, "committed_metadata": "",
+                                "committed_leader_epoch": NO_EPOCH,
+                                "committed_metadata": note_of(self.group, place, offset),
                             }
                         ],
                     }
@@ -190,7 +194,7 @@ class Member:
         await self._clients[1].of_group(self.group, ask)
 
     async def committed(self, place: TopicPartition) -> Offset:
-        return await _look_up(self._clients[1], self.group, place)
+        return await self._load.look_up(self._clients[1], self.group, place)
 
 
 class GroupLoad:
@@ -364,12 +368,25 @@ class GroupLoad:
                 async def look(group: str = group, place: TopicPartition = place) -> None:
                     async with self.client(host, generator) as client:
                         looking = self.history.begin_commit(host.name, group)
-                        looking.ok({str(place): await _look_up(client, group, place)})
+                        looking.ok({str(place): await self.look_up(client, group, place)})
 
                 await self._insist(host.name, generator, look)
 
+    async def look_up(self, client: OneTryAdmin, group: str, place: TopicPartition) -> Offset:
+        """Where a group is, with what was noted of it."""
+        offset, metadata = await _look_up(client, group, place)
+        wanted = note_of(group, place, offset) if offset != NO_OFFSET else ""
+        if metadata != wanted:
+            self.world.fail(METADATA, f"{group} {place} {offset}: {metadata!r}, not {wanted!r}")
+        return offset
 
-async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> Offset:
+
+def note_of(group: str, place: TopicPartition, offset: Offset) -> str:
+    """What members note with an offset that they commit."""
+    return f"{group} {place} {offset}"
+
+
+async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> tuple[Offset, str]:
     """Where a group is, as one that takes over asks: not while a commit is under way."""
     asked = request_entity(
         Api.OFFSET_FETCH, NAMED_MOST,
@@ -384,12 +401,12 @@ async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> Of
         },
     )  # fmt: skip
 
-    async def ask(connection: Connection) -> Offset:
+    async def ask(connection: Connection) -> tuple[Offset, str]:
         (answer,) = (await connection.request(asked)).groups
         check(answer.error_code, group)
         (one,) = answer.topics[0].partitions
         check(one.error_code, f"{group} {place}")
-        return int(one.committed_offset)
+        return int(one.committed_offset), str(one.metadata or "")
 
     return await client.of_group(group, ask)
 

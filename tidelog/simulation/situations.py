@@ -23,6 +23,7 @@ from tidelog.simulation import (
     keyvalue_drawn,
     layout,
     links,
+    offset_lives,
     strangers,
     who_leads,
 )
@@ -214,6 +215,14 @@ SITUATIONS: Final = (
     Situation(name="copies", stories=("kv",), chance=0.3, situate=keyvalue_drawn.copies),
     Situation(
         name="buckets anew", stories=("kv",), chance=0.25, situate=keyvalue_drawn.buckets_anew
+    ),
+    Situation(
+        name="offset lives", stories=("groups",), chance=0.4, situate=offset_lives.offset_lives,
+        kinds={
+            "delete_offsets": offset_lives.delete_offsets,
+            "expire_offsets": offset_lives.expire_offsets,
+            "delete_group": offset_lives.delete_group,
+        },
     ),
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),
