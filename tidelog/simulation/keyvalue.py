@@ -243,19 +243,23 @@ class KvLoad(ReplicatedLoad):
         """Let somebody go on until everything is over."""
         host.spawn(work).add_done_callback(_raise)
 
-    async def _use(self, session: Session) -> None:
-        """Do one thing after the other."""
-        acts: list[tuple[float, Callable[[Session], Coroutine[Any, Any, None]]]] = [
+    def _acts(self) -> "list[tuple[float, Callable[[Session], Coroutine[Any, Any, None]]]]":
+        """What a client does, and how often."""
+        return [
             (0.30, self._write), (0.22, self._get), (0.18, self._get_local),
             (0.10, self._get_at_replica), (0.08, self._scan), (0.07, self._batch),
             (0.05, self._repeat),
         ]  # fmt: skip
+
+    async def _use(self, session: Session) -> None:
+        """Do one thing after the other."""
+        acts = self._acts()
         while True:
             act = session.random.choices([each[1] for each in acts], [each[0] for each in acts])[0]
             try:
                 await act(session)
             except (TidelogError, TimeoutError) as error:
-                self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
+                self._note_error(session, error)
                 await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
             await asyncio.sleep(self.kv_pace.think_seconds * 2 * session.random.random())
 
@@ -272,6 +276,10 @@ class KvLoad(ReplicatedLoad):
                 with suppress(TidelogError, TimeoutError):
                     await self._change(session, place, [Change(key, value, None, None, None)])
                 await asyncio.sleep(_BRIEF_SECONDS * session.random.random())
+
+    def _note_error(self, session: Session, error: Exception) -> None:
+        """Something did not come about."""
+        self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
 
     def _done(self, session: Session, what: str) -> None:
         self.operations += 1
@@ -541,11 +549,7 @@ class KvLoad(ReplicatedLoad):
         if len(sound) <= len(world.machines) // 2:
             return
         world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self._not_yet = {
-            (f"client-{number}", what): None
-            for number in range(self.kv_pace.clients)
-            for what in ("writes", "reads")
-        }
+        self._not_yet = dict.fromkeys(self._expected())
         world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
         for task in self._tasks:
@@ -567,6 +571,14 @@ class KvLoad(ReplicatedLoad):
         world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
         world.check_now()
         self._judge()
+
+    def _expected(self) -> list[tuple[str, str]]:
+        """What everybody does again, once nothing is broken."""
+        return [
+            (f"client-{number}", what)
+            for number in range(self.kv_pace.clients)
+            for what in ("writes", "reads")
+        ]
 
     def _not_got_on(self) -> str | None:
         return f"nobody does this: {list(self._not_yet)}" if self._not_yet else None

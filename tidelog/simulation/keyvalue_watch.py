@@ -217,7 +217,8 @@ class KeyWatch:
                 seen = {}
                 self._seen[machine.number] = (machine.lives, seen)
             for view in views_of(machine):
-                if view.is_whole and view.is_fresh:  # else nobody is shown what it has
+                is_ours = view.partition.name.topic in self._topics
+                if is_ours and view.is_whole and view.is_fresh:  # else nobody is shown what it has
                     self._look(machine, view, seen)
         return None
 

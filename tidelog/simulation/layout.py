@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tidelog.faces.node import Node
 from tidelog.host import Host
-from tidelog.simulation.nodes import peer_of, rack_of, real_node
+from tidelog.simulation.nodes import http_of, peer_of, rack_of, real_node
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.world import NodeFactory
 
@@ -28,6 +28,8 @@ def node_factory(plan: Plan) -> NodeFactory:
         settings = {**plan.node, "quorum": quorum}
         if number > voters:
             settings["peer"] = peer_of(number)
+        if plan.story == "http":
+            settings["http"] = http_of(number)
         if plan.has_racks:
             settings["rack"] = rack_of(number)
         return real_node(host, number, **settings)

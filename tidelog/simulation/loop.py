@@ -12,6 +12,7 @@ Rule 4: what goes wrong in a callback, or in a task that nobody awaits, is kept 
 import asyncio
 import gc
 import heapq
+import logging
 import math
 from asyncio import events
 from collections import deque
@@ -96,11 +97,16 @@ class _State(IntEnum):
 class Process:
     """Something that can die: one life of a node, a client, or the world itself."""
 
-    __slots__ = ("_sweep_at", "clock", "context", "name", "parked", "ran_at", "state", "tasks")
+    __slots__ = (
+        "_sweep_at", "clock", "context", "has_threads", "name", "parked", "ran_at", "state",
+        "tasks",
+    )  # fmt: skip
 
-    def __init__(self, name: str, clock: MachineClock) -> None:
+    def __init__(self, name: str, clock: MachineClock, *, has_threads: bool = False) -> None:
         self.name = name
         self.clock = clock
+        self.has_threads = has_threads
+        """Whether it may give work to threads of its own, as clients do and nodes never."""
         self.state = _State.RUNNING
         self.ran_at = 0
         """The count of events at its newest one: while that stays, nothing of it has changed."""
@@ -280,7 +286,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        raise AssertionError("threads have no virtual time; use the host's Offload")
+        """A client's thread does its work at once, in no time. A node has the host's Offload."""
+        assert self.process.has_threads, "threads have no virtual time; use the host's Offload"
+        done: asyncio.Future[Any] = self.create_future()
+        self.call_soon(_perform, done, func, *args)
+        return done
 
     # Life and death.
 
@@ -308,6 +318,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.state = _State.DEAD
         process.parked.clear()
         self._muted = True
+        logged = logging.root.manager.disable
+        logging.disable()
         try:
             while process.tasks:
                 tasks, process.tasks = process.tasks, []
@@ -317,6 +329,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         _unwind(process, task)
         finally:
             self._muted = False
+            logging.disable(logged)
 
     # Running.
 
@@ -438,3 +451,14 @@ def _unwind(process: Process, task: "asyncio.Task[Any]") -> None:
         process.context.copy().run(coroutine.close)
     except BaseException:
         pass  # the dead say much
+
+
+def _perform(done: "asyncio.Future[Any]", work: Callable[..., Any], *args: Any) -> None:
+    try:
+        result = work(*args)
+    except Exception as error:
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)

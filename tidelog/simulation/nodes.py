@@ -7,13 +7,14 @@ from tidelog.faces.node import Node
 from tidelog.host import Host
 
 KAFKA_PORT: Final = 9092
+HTTP_PORT: Final = 8080
 DATA: Final = "/srv/tidelog/data"
 OWN: Final = "ops-"
 """How the names of topics and groups begin that only operators use."""
 
 
 def node_config(number: int, **settings: Any) -> NodeConfig:
-    # Nobody asks for HTTP there; situations draw who keeps a reserve, of what size, and who scrubs.
+    # One story asks for HTTP; situations draw who keeps a reserve, of what size, and who scrubs.
     settings = {"http": "", "disk_reserve_bytes": 0, "scrub_bytes_per_second": 0, **settings}
     return NodeConfig(node_id=number, data=DATA, kafka=f"node-{number}:{KAFKA_PORT}", **settings)
 
@@ -25,6 +26,11 @@ def real_node(host: Host, number: int, **settings: Any) -> Node:
 
 def bootstrap(number: int) -> str:
     return f"node-{number}:{KAFKA_PORT}"
+
+
+def http_of(number: int) -> str:
+    """Where clients of HTTP reach it, in the story that has some."""
+    return f"node-{number}:{HTTP_PORT}"
 
 
 def peer_of(number: int) -> str:

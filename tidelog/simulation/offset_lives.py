@@ -104,7 +104,7 @@ class OffsetTeller(Teller):
         await self.insist(lambda: self._delete_offset(group, place), _NO_MORE)
         await self._expect(group, place, {NOTHING})
         new = Told(old.offset - 7, f"{name} anew")
-        await self.insist(lambda: self._commit(group, place, new))
+        await self.insist(lambda: self._commit_to(group, place, new))
         # A copy of the deletion may be late.
         await self._expect(group, place, {NOTHING, new})
 
@@ -115,7 +115,7 @@ class OffsetTeller(Teller):
         await self.insist(lambda: self.client.delete_group(group), _NO_MORE)
         await self._expect(group, place, {NOTHING})
         other, new = TopicPartition(place.topic, 1), Told(3, f"{name} anew")
-        await self.insist(lambda: self._commit(group, other, new))
+        await self.insist(lambda: self._commit_to(group, other, new))
         await self._expect(group, place, {NOTHING})
         await self._expect(group, other, {NOTHING, new})
 
@@ -126,20 +126,20 @@ class OffsetTeller(Teller):
             group, old = f"{name}-group-{life}", Told(1000 + life, f"{name} at {life}")
             member, generation = await self.join(group)
             sharing = self.sync(group, member, generation)
-            committing = self._commit(group, topic, old, member, generation, short=True)
+            committing = self._commit_to(group, topic, old, member, generation, short=True)
             if await self._try(sharing, committing):
                 break
         else:
             raise TimeoutError("no commit is certain")
         for _ in range(_LOOKS):  # longer than the offset would be kept
             await self.pause()
-            told = await self._look_up(group, topic)
+            told = await self._told(group, topic)
             if told is not None and told.offset != old.offset:
                 self.world.fail(KEPT, f"{group} has a member, and is told {told}, not {old}")
             self._check(group, topic, told, {old})
         await self.insist(lambda: self._leave(group, member), _GONE)
         for _ in range(_EXPIRY_LOOKS_MAX):
-            told = await self._look_up(group, topic)
+            told = await self._told(group, topic)
             if told == NOTHING:
                 break
             self._check(group, topic, told, {old})
@@ -156,7 +156,7 @@ class OffsetTeller(Teller):
         await self.make_topic(name, before=None, partitions=2)
         for life in range(_LIVES_MAX):
             group, told = f"{name}-group-{life}", Told(1000 + life, f"{name} at {life}")
-            if await self._try(self._commit(group, place, told)):
+            if await self._try(self._commit_to(group, place, told)):
                 return group, place, told
         raise TimeoutError("no commit is certain")
 
@@ -176,7 +176,7 @@ class OffsetTeller(Teller):
     async def _expect(self, group: str, place: TopicPartition, possible: set[Told]) -> None:
         """Look again and again, at whoever coordinates."""
         for _ in range(_LOOKS):
-            self._check(group, place, await self._look_up(group, place), possible)
+            self._check(group, place, await self._told(group, place), possible)
             await self.pause()
 
     def _check(
@@ -188,7 +188,7 @@ class OffsetTeller(Teller):
         rule = METADATA if told.offset in known else FORGOTTEN
         self.world.fail(rule, f"{group} is told {told} of {place}, not {sorted(possible)}")
 
-    async def _commit(
+    async def _commit_to(
         self,
         group: str,
         place: TopicPartition,
@@ -236,7 +236,7 @@ class OffsetTeller(Teller):
 
         await self.client.of_group(group, ask)
 
-    async def _look_up(self, group: str, place: TopicPartition) -> Told | None:
+    async def _told(self, group: str, place: TopicPartition) -> Told | None:
         asked = request_entity(
             Api.OFFSET_FETCH, NAMED_MOST,
             {

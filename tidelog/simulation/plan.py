@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tidelog.simulation.groups import GroupPace
+from tidelog.simulation.http_story import HttpPace
 from tidelog.simulation.keyvalue import KvPace
 from tidelog.simulation.queues import QueuePace
 from tidelog.simulation.quorum import AdminPace
@@ -50,12 +51,14 @@ class Plan:
     `replicated`: they also keep copies of each other's partitions. `groups`: consumers share out
     partitions, and commit how far they are. `transactions`: producers commit and abort, over many
     partitions, with offsets, and by decisions of groups. `kv`: clients put and get keys at any
-    node."""
+    node. `queues`: they publish, receive and settle messages. `http`: they do all of that, and
+    write records, by the project's own HTTP client."""
     pace: Pace = field(default_factory=Pace)
     group_pace: GroupPace = field(default_factory=GroupPace)
     transaction_pace: TransactionPace = field(default_factory=TransactionPace)
     kv_pace: KvPace = field(default_factory=KvPace)
     queue_pace: QueuePace = field(default_factory=QueuePace)
+    http_pace: HttpPace = field(default_factory=HttpPace)
     admin_pace: AdminPace = field(default_factory=AdminPace)
     voters: int | None = None
     """How many of the nodes keep the metadata, the first ones; None if all do."""

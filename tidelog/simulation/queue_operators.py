@@ -69,7 +69,7 @@ class QueueOperators:
 
         while True:
             try:
-                return await self._load.try_once(generator, place, work)
+                return await self._load.try_once(who, generator, place, work)
             except (UnknownQueue, QueueFull, OutOfOrderSequence) as error:
                 return error
             except (TidelogError, TimeoutError) as error:

@@ -98,11 +98,14 @@ class QueuePace:
 class QueueLoad:
     """The queues of one cluster, and everybody who uses them."""
 
-    def __init__(self, world: World, pace: QueuePace) -> None:
+    def __init__(self, world: World, pace: QueuePace, replicas: ReplicaWatch | None = None) -> None:
+        """`replicas` watches the cluster already, if queues are not all that there is."""
         self.world = world
         self.pace = pace
-        self.watch = QuorumWatch(world)
-        self.replicas = ReplicaWatch(world)
+        if replicas is None:
+            QuorumWatch(world)
+            replicas = ReplicaWatch(world)
+        self.replicas = replicas
         self.operations = 0
         self.acknowledged = 0
         self._hosts = [world.client(f"client-{number}") for number in world.machines]
@@ -110,14 +113,14 @@ class QueueLoad:
         self.stops = False
         """Nobody publishes or appends any more, and workers do all that they are given: of each
         ordered key one message is out at a time, so a backlog would take them minutes otherwise."""
-        self._queue_id = -1
-        self._appended: dict[Offset, bytes] = {}
+        self.queue_id = -1
+        self.appended: dict[Offset, bytes] = {}
         """What writers were told of."""
         self._reads: dict[str, list[tuple[Offset, bytes]]] = {}
-        self._published: dict[Offset, bytes] = {}
+        self.published: dict[Offset, bytes] = {}
         self._given: dict[tuple[Offset, int], str] = {}
-        self._acked: dict[Offset, str] = {}
-        self._maybe_acked: set[Offset] = set()
+        self.acked: dict[Offset, str] = {}
+        self.maybe_acked: set[Offset] = set()
         self._not_yet: dict[str, None] = {}
         self._stands_at: dict[bytes, Offset] = {}
         self._key_of: dict[Offset, str] = {}
@@ -125,6 +128,15 @@ class QueueLoad:
         """Deliveries that their owner has settled, and knows of it."""
         self.operators = QueueOperators(self)
         self.insides = QueueWatch(world)
+
+    @property
+    def name(self) -> str:
+        """Of the queue whose messages are given out."""
+        return _QUEUE
+
+    def pointers(self) -> dict[str, Offset]:
+        """What each reader has got last."""
+        return {name: reads[-1][0] for name, reads in self._reads.items() if reads}
 
     def start(self) -> None:
         self._spawn(self._hosts[0], self._begin())
@@ -138,7 +150,11 @@ class QueueLoad:
     # Asking.
 
     async def try_once(
-        self, generator: random.Random, place: Callable[[Queues], Awaitable[Any]], work: QueueWork
+        self,
+        who: str,
+        generator: random.Random,
+        place: Callable[[Queues], Awaitable[Any]],
+        work: QueueWork,
     ) -> QueueAnswer:
         """Ask some node once."""
         seconds = self.pace.patience_seconds
@@ -164,7 +180,7 @@ class QueueLoad:
         """Ask one node after the other until one answers; None if it is asked for once, in vain."""
         while True:
             try:
-                return await self.try_once(generator, place, work)
+                return await self.try_once(who, generator, place, work)
             except (TidelogError, TimeoutError) as error:
                 self.world.trace.note(who, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_PAUSE_SECONDS * generator.random())
@@ -185,7 +201,7 @@ class QueueLoad:
             CreateWork(request=request),
         )  # fmt: skip
         assert made.number is not None
-        self._queue_id = made.number
+        self.queue_id = made.number
         settings = Settings(pace.visibility_ms, pace.max_deliveries, pace.is_ordered)
         declared = DeclareWork(name=_QUEUE, settings=settings, request=request_hash("declare"))
         await self._insist("maker", generator, _work_place, declared)
@@ -218,18 +234,18 @@ class QueueLoad:
             count += 1
             value = b'"%s/%d"' % (name.encode(), count)
             work = AppendWork(
-                queue_id=self._queue_id, value=value, request=request_hash(f"{name} {count}")
+                queue_id=self.queue_id, value=value, request=request_hash(f"{name} {count}")
             )
             done = await self._insist(name, generator, self._pointer_place, work)
             assert done.number is not None
-            if self._appended.setdefault(done.number, value) != value:
-                self.world.fail(LOST, f"{done.number}: {self._appended[done.number]!r}, {value!r}")
+            if self.appended.setdefault(done.number, value) != value:
+                self.world.fail(LOST, f"{done.number}: {self.appended[done.number]!r}, {value!r}")
             self.acknowledged += 1
             self.did(name)
             await self._pause(generator)
 
     def _pointer_place(self, queues: Queues) -> Awaitable[Any]:
-        return queues.place_of_id(self._queue_id)
+        return queues.place_of_id(self.queue_id)
 
     async def _read_on(self, name: str) -> None:
         generator, count = self.world.fork(name), 0
@@ -237,7 +253,7 @@ class QueueLoad:
         while True:
             count += 1
             work = ReadNextWork(
-                queue_id=self._queue_id, client=name, request=request_hash(f"{name} {count}")
+                queue_id=self.queue_id, client=name, request=request_hash(f"{name} {count}")
             )
             found = (await self._insist(name, generator, self._pointer_place, work)).messages
             for message in found:
@@ -267,8 +283,8 @@ class QueueLoad:
             if done is None:
                 continue
             for offset, value in zip(done.offsets, values, strict=True):
-                if self._published.setdefault(offset, value) != value:
-                    self.world.fail(LOST, f"{offset}: {self._published[offset]!r} and {value!r}")
+                if self.published.setdefault(offset, value) != value:
+                    self.world.fail(LOST, f"{offset}: {self.published[offset]!r} and {value!r}")
                 if key is not None:
                     self._key_of[offset] = key
             if is_known and generator.random() < self.pace.repeat_chance:
@@ -323,7 +339,7 @@ class QueueLoad:
         if lane != MAIN or not pace.is_ordered or pace.max_deliveries or key is None:
             return
         for offset, other in self._key_of.items():
-            is_done = offset in self._acked or offset in self._maybe_acked
+            is_done = offset in self.acked or offset in self.maybe_acked
             if other == key and offset < message.offset and not is_done:
                 self.world.fail(ORDER, f"{message.offset} of {key} is out before {offset}")
 
@@ -337,9 +353,9 @@ class QueueLoad:
         at = (message.offset, message.count)
         if self._given.setdefault(at, request) != request:
             self.world.fail(ONE_OWNER, f"{at}: {self._given[at]} and {request}")
-        if message.offset in self._acked:
+        if message.offset in self.acked:
             self.world.fail(DONE, f"{message.offset} is given to {name}, and was acknowledged")
-        known = self._published.get(message.offset)
+        known = self.published.get(message.offset)
         if known is not None and known != message.value:
             self.world.fail(LOST, f"{message.offset} says {message.value!r}, not {known!r}")
 
@@ -355,7 +371,7 @@ class QueueLoad:
             request=request_hash(key),
         )  # fmt: skip
         if kind == "ack":
-            self._maybe_acked.update(one.offset for one in messages)
+            self.maybe_acked.update(one.offset for one in messages)
         outcomes: tuple[str, ...] = (
             await self._insist(name, generator, _work_place, work)
         ).outcomes
@@ -364,7 +380,7 @@ class QueueLoad:
                 self._settled.add((message.offset, message.count))
             if kind != "ack" or outcome != "done":
                 continue
-            earlier = self._acked.setdefault(message.offset, key)
+            earlier = self.acked.setdefault(message.offset, key)
             if earlier != key:
                 self.world.fail(ACKED_ONCE, f"{message.offset}: {earlier} and {key}")
         self.world.trace.note(name, f"{kind} {receipts} {outcomes}")
@@ -402,13 +418,13 @@ class QueueLoad:
 
     def _not_read(self) -> str | None:
         for name, reads in self._reads.items():
-            missing = self._appended.keys() - {offset for offset, _ in reads}
+            missing = self.appended.keys() - {offset for offset, _ in reads}
             if missing:
                 return f"{name} has not read {sorted(missing)[:3]}"
         return None
 
     def _not_done(self) -> str | None:
-        missing = self._published.keys() - self._acked.keys() - self._maybe_acked
+        missing = self.published.keys() - self.acked.keys() - self.maybe_acked
         return f"nobody has done {sorted(missing)[:3]}" if missing else None
 
     async def _look(self) -> None:
@@ -423,13 +439,13 @@ class QueueLoad:
             await asyncio.sleep(0.5)
 
     def _judge(self) -> None:
-        order = sorted(self._appended)
+        order = sorted(self.appended)
         for name, reads in self._reads.items():
             offsets = [offset for offset, _ in reads]
             if offsets[: len(order)] != order[: len(offsets)] and set(order) - set(offsets):
                 self.world.fail(POINTERS, f"{name} read {offsets[:20]}, of {order[:20]}")
             for offset, value in reads:
-                if self._appended.get(offset, value) != value:
+                if self.appended.get(offset, value) != value:
                     self.world.fail(POINTERS, f"{name}: {offset} says {value!r}")
         first = next(iter(self._reads.values()), [])
         for name, reads in self._reads.items():

@@ -10,15 +10,18 @@ from typing import Final
 
 from tidelog.simulation.faults import DAMAGING, FORGETTING
 from tidelog.simulation.groups import GroupPace
+from tidelog.simulation.http_story import HttpPace
 from tidelog.simulation.keyvalue import KvPace
 from tidelog.simulation.plan import Plan
 from tidelog.simulation.queues import QueuePace
 from tidelog.simulation.transactions import TransactionPace
 
-STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions", "kv", "queues")
+STORIES: Final = (
+    "alone", "cluster", "replicated", "groups", "transactions", "kv", "queues", "http",
+)  # fmt: skip
 CLUSTERS: Final = frozenset(STORIES) - {"alone"}
 """The stories whose nodes keep one metadata log."""
-WITH_REPLICAS: Final = frozenset(("replicated", "transactions", "kv"))
+WITH_REPLICAS: Final = frozenset(("replicated", "transactions", "kv", "http"))
 """The stories whose users' topics have several replicas."""
 
 
@@ -35,6 +38,8 @@ def detail(plan: Plan, enabled: Collection[str]) -> Plan:
             return _transact(_replicate(plan, enabled))
         case "kv":
             return _keep(_replicate(plan, enabled))
+        case "http":
+            return _serve(_line_up(_keep(_replicate(plan, enabled))))
         case _:
             return plan
 
@@ -92,6 +97,32 @@ def _gather(plan: Plan) -> Plan:
         "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
     }  # fmt: skip
     return replace(plan, group_pace=pace, node=node)
+
+
+def _serve(plan: Plan) -> Plan:
+    """What only clients of HTTP need: each of their requests costs as much as several others."""
+    choose = random.Random(f"{plan.seed} serves")
+    timeout_seconds = choose.choice((0.5, 1.0, 3.0))
+    http_pace = HttpPace(
+        timeout_seconds=timeout_seconds,
+        retries=choose.choice((0, 1, 3, 3)),
+        writers=choose.randint(1, 2),
+        partitions=choose.choice((1, 1, 2)),
+        queue_partitions=plan.node["queues_topic_num_partitions"],
+        unknown_chance=choose.choice((0.2, 0.5, 1.0)),
+        backups_at=(choose.uniform(2, 8), choose.uniform(8, 16)),
+        restores=choose.random() < 0.5,
+    )
+    kv_pace = replace(
+        plan.kv_pace, clients=choose.randint(2, 3), keys=choose.choice((2, 4)),
+        think_seconds=choose.choice((0.15, 0.3, 0.5)),
+    )  # fmt: skip
+    queue_pace = replace(
+        plan.queue_pace, writers=1, readers=1, workers=choose.randint(1, 2),
+        think_seconds=choose.choice((0.3, 0.6)), patience_seconds=timeout_seconds,
+        has_operators=choose.random() < 0.1,
+    )  # fmt: skip
+    return replace(plan, http_pace=http_pace, kv_pace=kv_pace, queue_pace=queue_pace)
 
 
 def _transact(plan: Plan) -> Plan:

@@ -21,6 +21,7 @@ from tidelog.simulation.coverage import Coverage, Met
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.faults import DAMAGING, KINDS, Draw
 from tidelog.simulation.groups import GroupLoad
+from tidelog.simulation.http_story import HttpLoad
 from tidelog.simulation.keyvalue import KvLoad
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.queues import QueueLoad
@@ -77,8 +78,10 @@ def make_plan(
         drawn = "kv"
     elif drawn == "replicated" and random.Random(f"{seed} queues").random() < 0.5:
         drawn = "queues"
+    elif drawn == "replicated" and random.Random(f"{seed} http client").random() < 0.4:
+        drawn = "http"
     story = drawn if story is None else story
-    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5)}.get(story, (3, 3, 3, 5))
+    sizes = {"alone": (1, 2, 2, 3), "cluster": (1, 3, 3, 5), "http": (3,)}.get(story, (3, 3, 3, 5))
     drawn_nodes = choose.choice(sizes)
     nodes = drawn_nodes if nodes is None else nodes
     enabled = [kind for kind in KINDS if choose.random() < 0.4]
@@ -212,5 +215,7 @@ def _load(
             return KvLoad(world, plan.pace, plan.kv_pace)
         case "queues":
             return QueueLoad(world, plan.queue_pace)
+        case "http":
+            return HttpLoad(world, plan.pace, plan.kv_pace, plan.queue_pace, plan.http_pace)
         case _:
             return Workload(world, plan.pace)

@@ -99,7 +99,7 @@ class Client:
     def __init__(self, name: str, loop: VirtualLoop, network: SimulatedNetwork) -> None:
         self.name = name
         self._loop = loop
-        self.process = Process(name, MachineClock(loop))
+        self.process = Process(name, MachineClock(loop), has_threads=True)
         self.network: HostNetwork = network.of(self.process, name)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

@@ -324,7 +324,7 @@ def test_who_waits_for_a_connection_hears_that_the_link_was_closed():
         async def connect(*_: object) -> Any:
             await never
 
-        link._host = replace(link._host, network=SimpleNamespace(connect=connect))  # type: ignore[arg-type]
+        link._host = replace(link._host, network=SimpleNamespace(connect=connect))
         asking = asyncio.create_task(link.ask(Ping(), Pong, seconds_max=5))
         while link._connecting is None:
             await asyncio.sleep(0)
