@@ -388,7 +388,9 @@ class _Session:
                 view.level_at = max(view.level_at, self.asked_at)  # it waited there until now
             return found
         interest.is_reading = True
-        work = partial(found.perform, self._host.disk)
+        # What has rotted must not look like a gap: the follower would leave it out, and not know.
+        has_gaps = interest.partition.has_gaps
+        work = partial(found.perform_checked, self._host.disk, has_gaps=has_gaps)
         self._host.offload.run(work).add_done_callback(
             partial(self._warm, interest, interest.offset)
         )
@@ -407,6 +409,8 @@ class _Session:
             # Its segment was deleted meanwhile, or the disk does not read it: say so another time.
             _log.warning("%s cannot be read for node %d: %s", interest.partition, self.node, error)
             self.catching_up.troubled(interest, f"the leader cannot read it: {error}")
+            if isinstance(error, StorageError):
+                self._feeding.on_suspect(interest.partition, offset)
             self._refused.append(ReplicaPart(interest.cluster_id, StorageError.code))
             self.drop(interest.cluster_id, "")
         else:

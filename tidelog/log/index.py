@@ -48,8 +48,11 @@ class OffsetIndex:
         self._positions.append(position)
 
     def position_before(self, relative: int) -> int:
-        """A position at or before the batch that holds `relative`."""
-        at = bisect_right(self._offsets, relative) - 1
+        """A position before the batch that holds `relative`, by the entry before the nearest one.
+
+        Whoever walks from there passes a batch that tells whether the next one's offset is right.
+        """
+        at = bisect_right(self._offsets, relative) - 2
         return self._positions[at] if at >= 0 else 0
 
     def last_position(self) -> int:

@@ -124,14 +124,14 @@ class Segment:
     # Searching. These block on the disk for sealed segments: call them from its threads.
 
     def position_before(self, disk: Disk, offset: Offset) -> int:
-        """A batch's position at or before the one that holds `offset`."""
+        """A batch's position before the one that holds `offset`, unless that is the first."""
         relative = min(max(offset - self.base, 0), RELATIVE_MAX)
         if (offsets := self.offsets) is not None:  # looked up once: the loop may seal meanwhile
             return offsets.position_before(relative)
         with_index = _IndexFile.open(disk, self.path(INDEX_SUFFIX), OFFSET_ENTRY.size)
         if with_index is None:
             return 0  # the file is lost: walk the segment
-        at = bisect_right(with_index, relative, key=lambda e: OFFSET_ENTRY.unpack(e)[0]) - 1
+        at = bisect_right(with_index, relative, key=lambda e: OFFSET_ENTRY.unpack(e)[0]) - 2
         position: int = OFFSET_ENTRY.unpack(with_index[at])[1] if at >= 0 else 0
         return position if self._begins_by(disk, position, offset) else 0
 
@@ -230,7 +230,9 @@ def find_batch(
     """Walk from the batch at `position` to the first one that ends after `offset`.
 
     Returns its position and header, or None when the bytes up to `end` hold none (or nonsense).
+    Nonsense is also a batch that begins before the one in front of it ends: its offset has rotted.
     """
+    expected = 0
     while position < end:
         chunk = file.read(position, min(_WALK_BYTES, end - position))
         at = 0
@@ -239,8 +241,11 @@ def find_batch(
             if not size:
                 return None
             header = read_header(chunk, at)
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                return None
             if header.last_offset >= offset:
                 return position + at, header
+            expected = header.next_offset
             at += size
         if at == 0:
             return None
@@ -250,13 +255,18 @@ def find_batch(
 
 def is_walkable(file: File, position: int, end: int) -> bool:
     """Whether there is one batch after another from `position` to `end`, by their headers."""
+    expected = 0
     while position < end:
         chunk = file.read(position, min(_WALK_BYTES, end - position))
         at = 0
         while len(chunk) - at >= HEADER_BYTES:
             size = batch_size_at(chunk, at, len(chunk))
-            if not size or read_header(chunk, at).magic != MAGIC:
+            if not size:
                 return False
+            header = read_header(chunk, at)
+            if header.magic != MAGIC or not expected <= header.base_offset <= header.last_offset:
+                return False
+            expected = header.next_offset
             at += size
         if at == 0:
             return False

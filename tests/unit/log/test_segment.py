@@ -61,9 +61,9 @@ def test_searches_find_the_same_in_memory_and_in_files(sealed):
         rig.write()
     size = len(batches[0])
 
-    # Every batch but the first has an entry, by its last offset.
+    # Every batch but the first has an entry, by its last offset; the one before it is found.
     assert [segment.position_before(rig.disk, offset) for offset in (0, 2, 3, 10, 19, 99)] == [
-        0, 0, size, 4 * size, 9 * size, 9 * size,
+        0, 0, 0, 3 * size, 8 * size, 8 * size,
     ]  # fmt: skip
     assert [segment.offset_before(rig.disk, t) for t in (0, 1010, 1011, 1090, 5000)] == [
         0, 0, 3, 17, 19,
