@@ -24,6 +24,7 @@ from tidelog.faces.http.connections import (
     SocketConnection,
 )
 from tidelog.faces.http.server import Server
+from tidelog.host import system_host
 
 SECONDS_MAX = 5.0
 BODY_BYTES_MAX = 64 * 1024
@@ -140,7 +141,7 @@ def run(monkeypatch, caplog):
         monkeypatch.setattr(module, "make_app", lambda node: app)
         config = NodeConfig(http_max_body_bytes=BODY_BYTES_MAX, **settings)
         node: Any = SimpleNamespace(
-            broker=SimpleNamespace(config=config),
+            broker=SimpleNamespace(config=config, host=system_host()),
             is_asked_by_kafka=lambda: False,
             on_crowded=lambda is_crowded: None,
         )
