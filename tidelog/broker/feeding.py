@@ -261,7 +261,7 @@ class _Session:
             start = partition.log.start
             leader.forget(self.node)  # it must not join by what it told before
             self.catching_up.begins_anew(interest, partition, start)
-        producers = partition.log.producers.encode_before(start, PARTITION_BYTES_MAX)
+        producers = partition.log.producers_before(start, PARTITION_BYTES_MAX)
         self._state_bytes += len(producers)
         return ReplicaPart(
             interest.cluster_id, OffsetOutOfRange.code, start=start, purged=partition.purges.floor,
@@ -272,7 +272,7 @@ class _Session:
         """Who wrote what lies before the follower's first batch: its own note of that is rotten."""
         if self._state_bytes > ANSWER_BYTES_MAX - PARTITION_BYTES_MAX:
             return ReplicaPart(interest.cluster_id, IneligibleReplica.code)  # it asks again soon
-        producers = interest.partition.log.producers.encode_before(start, PARTITION_BYTES_MAX)
+        producers = interest.partition.log.producers_before(start, PARTITION_BYTES_MAX)
         self._state_bytes += len(producers)
         return ReplicaPart(
             interest.cluster_id,

@@ -318,6 +318,11 @@ class Log:
         """Whether this log would take a retry of a batch that is deleted for a new one."""
         return self.lacks_before is not None or self.lacks_producers
 
+    def producers_before(self, start: Offset, bytes_max: int) -> bytes:
+        """A snapshot of who wrote what lies before `start`, for a replica that begins there."""
+        ended = self.transactions.ended_across(start)
+        return self.producers.encode_before(start, bytes_max, ended)
+
     def note_damage(self, offset: Offset) -> None:
         """What lies from `offset` on was synced once, and cannot be read any more."""
         self.damaged_at = offset

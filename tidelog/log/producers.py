@@ -23,7 +23,7 @@ again at 0.
 
 import struct
 from collections import deque
-from collections.abc import ItemsView, Iterable
+from collections.abc import ItemsView, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -328,22 +328,27 @@ class ProducerStates:
     def encode(self) -> bytes:
         return _encode(self._states.items())
 
-    def encode_before(self, start: Offset, bytes_max: int) -> bytes:
+    def encode_before(
+        self, start: Offset, bytes_max: int, ended: Mapping[ProducerId, Offset]
+    ) -> bytes:
         """A snapshot of what is remembered of the batches below `start`, of at most `bytes_max`.
 
         With the batches from `start` on, a log that holds nothing before knows what this one does.
-        A producer is left out if all that is remembered of it lies there. If there are too many,
-        those with an open transaction come first, then those that wrote last.
+        `ended` tells which transactions were open at `start` and ended behind it; whoever reads
+        their markers has to know what these end. A producer is left out if all that is remembered
+        of it lies behind `start`. If there are too many, those with an open transaction come
+        first, then those that wrote last.
         """
-        told = [
-            (producer_id, state)
-            for producer_id, state in self._states.items()
-            if not state.batches or state.batches[0].last_offset < start
-        ]
+        told: list[tuple[ProducerId, ProducerState]] = []
+        for producer_id, state in self._states.items():
+            before = _before(state, start, ended.get(producer_id, NO_OFFSET))
+            is_open = before.transaction_start != NO_OFFSET
+            if before.batches or not state.batches or is_open:
+                told.append((producer_id, before))
         entries_max = (bytes_max - _HEAD.size) // _ENTRY.size
         if sum(_entry_count(state) for _, state in told) > entries_max:
             told = _first(told, entries_max)
-        return _encode((producer_id, _before(state, start)) for producer_id, state in told)
+        return _encode(told)
 
     @classmethod
     def decode(cls, data: bytes) -> "ProducerStates":
@@ -383,10 +388,13 @@ def _entry_count(state: ProducerState) -> int:
     return len(state.batches) + _has_marker_entry(state)
 
 
-def _before(state: ProducerState, start: Offset) -> ProducerState:
-    """What is remembered of a producer's batches below `start`."""
+def _before(state: ProducerState, start: Offset, ended: Offset) -> ProducerState:
+    """What is remembered of a producer's batches below `start`.
+
+    `ended` is where its transaction began that was open there and has ended since, or NO_OFFSET.
+    """
     batches = deque(batch for batch in state.batches if batch.last_offset < start)
-    opened = state.transaction_start if state.transaction_start < start else NO_OFFSET
+    opened = state.transaction_start if NO_OFFSET < state.transaction_start < start else ended
     return replace(state, batches=batches, transaction_start=opened)
 
 

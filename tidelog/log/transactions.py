@@ -14,7 +14,7 @@ from tidelog.errors import CorruptMessage
 from tidelog.host import Bytes
 from tidelog.log.aborted import AbortedIndex, AbortedTransaction
 from tidelog.log.producers import ProducerStates
-from tidelog.model import NO_OFFSET, Offset
+from tidelog.model import NO_OFFSET, NO_PRODUCER, Offset, ProducerId
 from tidelog.records import CONTROL, BatchHeader, Marker, read_marker
 
 _log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class Transactions:
     __slots__ = ("_ended", "aborted", "has_markers")
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[Offset, Offset]] = deque()
-        """First offset and marker of those not known to be decided, both rising.
+        self._ended: deque[tuple[Offset, Offset, ProducerId]] = deque()
+        """First offset, marker and producer of those not known to be decided; offsets rise.
 
         One that began and ended within another holds up nothing that the other does not.
         """
@@ -55,22 +55,34 @@ class Transactions:
         first = producers.note_marker(header, marker)
         if first is None:
             return
-        self._note_ended(first, base_offset)
+        self._note_ended(first, base_offset, header.producer_id)
         if not marker.commits:
             opened = producers.first_open()
             stable = base_offset + 1 if opened == NO_OFFSET else opened
             self.aborted.add(AbortedTransaction(header.producer_id, first, base_offset, stable))
 
-    def _note_ended(self, first: Offset, marker: Offset) -> None:
+    def _note_ended(self, first: Offset, marker: Offset, producer_id: ProducerId) -> None:
         ended = self._ended
         while ended and ended[-1][0] >= first:
             ended.pop()
-        ended.append((first, marker))
+        ended.append((first, marker, producer_id))
 
     def note_hidden(self, producers: ProducerStates, start: Offset, end: Offset) -> None:
         """Whatever was open at `start` may have ended before `end`, and so may what began there."""
         opened = producers.first_open()
-        self._note_ended(start if opened == NO_OFFSET else min(opened, start), end - 1)
+        first = start if opened == NO_OFFSET else min(opened, start)
+        self._note_ended(first, end - 1, NO_PRODUCER)
+
+    def ended_across(self, offset: Offset) -> dict[ProducerId, Offset]:
+        """The first offsets of transactions that were open at `offset` and ended behind it.
+
+        Of those that may be undecided, and not of one within another: by producer.
+        """
+        return {
+            producer_id: first
+            for first, marker, producer_id in self._ended
+            if first < offset <= marker and producer_id != NO_PRODUCER
+        }
 
     def last_stable(self, producers: ProducerStates, watermark: Offset) -> Offset:
         """Below it everything is decided."""

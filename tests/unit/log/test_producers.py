@@ -472,7 +472,7 @@ def test_a_log_that_begins_later_knows_what_one_that_holds_all_does():
     ]  # fmt: skip
     states = fold(*batches)
     for start in (0, 3, 5, 6, 10):
-        found = ProducerStates.decode(states.encode_before(start, 10_000))
+        found = ProducerStates.decode(states.encode_before(start, 10_000, {}))
         offset = 0
         for batch in batches:
             if offset >= start:
@@ -483,7 +483,7 @@ def test_a_log_that_begins_later_knows_what_one_that_holds_all_does():
 
 
 def test_a_batch_across_the_start_is_left_to_the_log_that_takes_it():
-    found = ProducerStates.decode(fold(header(0, 3), header(3, 4)).encode_before(5, 10_000))
+    found = ProducerStates.decode(fold(header(0, 3), header(3, 4)).encode_before(5, 10_000, {}))
 
     state = found.get(7)
     assert state is not None and [batch.last_offset for batch in state.batches] == [2]
@@ -494,7 +494,9 @@ def test_a_transaction_is_open_for_a_later_log_if_it_began_before():
     later = make_batch(producer_id=7, producer_epoch=0, base_sequence=1, attributes=TRANSACTIONAL)
     states = fold(header(0), read_header(batch), read_header(later))
 
-    before, after = (ProducerStates.decode(states.encode_before(start, 10_000)) for start in (1, 2))
+    before, after = (
+        ProducerStates.decode(states.encode_before(start, 10_000, {})) for start in (1, 2)
+    )
 
     assert (before.first_open(), after.first_open()) == (NO_OFFSET, 1)
 
@@ -503,7 +505,7 @@ def test_of_too_many_producers_those_are_told_of_who_wrote_last():
     states = fold(*(header(0, producer=number) for number in range(100)))
     one = len(fold(header(0)).encode())
 
-    data = states.encode_before(100, one * 10)
+    data = states.encode_before(100, one * 10, {})
 
     assert len(data) <= one * 10
     known = [producer for producer, _ in ProducerStates.decode(data).items()]

@@ -196,6 +196,36 @@ def test_a_cut_marker_opens_its_transaction_again():
     assert rig.log.aborted(0, marker + 1) == []
 
 
+@pytest.mark.parametrize("batches", [1, 7])
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_log_begun_inside_of_a_transaction_knows_what_its_marker_ends(batches, ends, goes_on):
+    """Its leader has the marker already, but has not committed it."""
+    leader = new_rig()
+    first = leader.begin(1)
+    leader.append(3)
+    start = leader.log.end
+    leader.append(2)
+    for _ in range(batches - 1):  # more than are remembered of a producer
+        leader.begin(1)
+    marker = leader.log.end
+    if ends:
+        leader.end(1, commits=False, epoch=1)
+    if goes_on:
+        leader.begin(1, epoch=1)
+    snapshot = leader.log.producers_before(start, 10_000)
+
+    found, transactions = ProducerStates.decode(snapshot), Transactions()
+    assert found.transaction_start(1) == first
+    for batch in leader.read_all():
+        if read_header(batch).base_offset >= start:
+            fold(found, transactions, read_header(batch), batch)
+
+    for watermark in (start, marker, leader.log.end):
+        expected = leader.log.last_stable(watermark)
+        assert transactions.last_stable(found, watermark) == expected, f"at {watermark}"
+
+
 def test_a_log_begun_anew_knows_of_no_transaction():
     rig = new_rig()
     rig.begin(1)
