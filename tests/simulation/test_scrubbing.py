@@ -198,6 +198,33 @@ def test_rot_waits_for_somebody_who_can_help():
         assert content(stage, first) == sound
 
 
+def test_places_that_rotten_offsets_have_led_to_are_forgotten_once_rot_before_them_is_healed():
+    """Two offsets in a row have rotted alike, so that they lead from one to the next."""
+    with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=1000))) as stage:
+        for _ in range(40):
+            stage.commit()
+        stage.world.run(1)
+        first, *others = stage.nodes
+        sound = content(stage, first)
+        size = read_header(sound).size
+        for node in others:
+            stage.world.crash(node)
+        stage.run_until(lambda: not any(map(stage.image.is_alive, others)))
+
+        disk = stage.world.machines[first].disk
+        disk.flip_bit(SEALED, 60, 1)
+        for at in (1, 2):
+            disk.flip_bit(SEALED, at * size + 7, 3)
+        rotten = content(stage, first)
+        assert [read_header(rotten, at * size).base_offset for at in (1, 2)] == [9, 10]
+        await_cycle(stage, first)
+        assert [rot.offset for rot in state_of(stage, first).open] == [0, 11]
+
+        stage.world.restart(others[0])
+        stage.world.run_until(lambda: not state_of(stage, first).open, CYCLE_SECONDS_MAX)
+        assert content(stage, first) == sound
+
+
 @pytest.mark.slow
 def test_a_restart_goes_on_with_the_cycle():
     with a_stage(**scrubbing(scrub_bytes_per_second=20_000, scrub_interval_ms=1)) as stage:

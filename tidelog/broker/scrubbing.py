@@ -312,9 +312,19 @@ class Scrubber:
             del self._tending[partition]
         if is_healed:
             self._unhealed.pop(rot, None)
+            self._lose_places(visit.scrub.segment, rot.offset)
         elif rot not in self._declared:
             self._unhealed[rot] = _Visit(partition, visit.log, visit.scrub.fork())
         return is_healed
+
+    def _lose_places(self, segment: Segment, offset: Offset) -> None:
+        """Where rot lies behind an offset that is healed: it was found past what was rotten.
+
+        A rotten offset may have misled the reader there. It is found again, or was never there.
+        """
+        for rot, visit in list(self._unhealed.items()):
+            if visit.scrub.segment is segment and rot.offset > offset:
+                del self._unhealed[rot]
 
     async def _try_to_heal(self, visit: _Visit, rot: Rot) -> bool:
         partition = visit.partition
@@ -422,6 +432,8 @@ class Scrubber:
     async def tend(self) -> None:
         """Look again at what is rotten."""
         for rot in list(self._cycle.state.open):
+            if rot.state != "open":
+                continue  # healed meanwhile, with what lies before it
             now_ms = self._host.clock.wall_ms()
             try:
                 partition = self._replicas.find(rot.topic, rot.partition)

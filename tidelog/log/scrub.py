@@ -15,11 +15,12 @@ Rule 5: batches wholly below the log's start are deleted, and no replica sends t
 Rule 6: `mend` writes a batch only where Rule 1 says that it belongs, byte for byte, and only if
         the next sound batch in this file follows it, or follows those that come behind it. So
         whatever interrupts it leaves each byte as it was or as it shall be, and sound batches stay.
+        One that is sent as it lies there, but for its offset, is not sound: its offset has rotted.
 """
 
 import errno
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from enum import Enum
@@ -189,11 +190,15 @@ class SegmentScrub:
                 return
 
     def skip(self, disk: Disk) -> bool:
-        """Go on behind the batch that has the problem; False if nothing sound follows it."""
+        """Go on behind the batch that has the problem; False if nothing sound follows it.
+
+        What follows must lead to the batch behind it: its own offset may have rotted, too.
+        """
         self._index = None
         with suppress(OSError):
-            behind = self._sound_behind(disk.open(self.segment.path()))
-            if behind is not None:
+            file = disk.open(self.segment.path())
+            behind = self._sound_behind(file)
+            if behind is not None and self._leads_on(file, *behind):
                 self.position, self.offset = behind
                 self.problem = None
                 return True
@@ -212,6 +217,15 @@ class SegmentScrub:
         behind = copy(self)
         behind.position, behind.offset = after, following.base_offset
         return (behind.position, behind.offset) if behind._is_sound(file) else None
+
+    def _leads_on(self, file: File, position: int, offset: Offset) -> bool:
+        """Whether what lies behind the batch at `position` follows it."""
+        header = read_header(file.read_device(position, HEADER_BYTES))
+        after, next_offset = position + header.size, offset + header.last_offset_delta + 1
+        if after == file.size():
+            return self.has_gaps or next_offset == self.end
+        base = read_header(file.read_device(after, HEADER_BYTES).ljust(HEADER_BYTES)).base_offset
+        return base == next_offset or (self.has_gaps and next_offset < base < self.end)
 
     def fork(self) -> "SegmentScrub":
         """The same place, for whoever comes back to it later."""
@@ -372,7 +386,11 @@ class SegmentScrub:
 
         Those of a replica that was compacted once are smaller, and would go over it.
         """
-        behind = self._next_sound(file, len(data))
+        placed = self._placed(data)
+        is_other = self._own_offset(file) not in (None, self.offset)
+        if placed and is_other and not self._is_at(file, placed, self.position):
+            return False  # another batch lies here, and is sound: this is not where `offset` lies
+        behind = self._next_sound(file, len(data), placed)
         if behind is None:
             return True
         ends = [(self.position, self.offset)]
@@ -389,13 +407,51 @@ class SegmentScrub:
         first.position, first.offset = ends[min(1, len(ends) - 1)]
         return first.offset > self.offset and first._is_sound(file)
 
-    def _next_sound(self, file: File, size: int) -> tuple[int, Offset] | None:
-        """Where the next sound batch lies: behind this one, or else within so many bytes."""
-        behind: tuple[int, Offset] | None = None
+    def _placed(self, data: Bytes) -> dict[int, Bytes]:
+        """Batches that another replica sent, by where they would lie in the file."""
+        placed, position = dict[int, Bytes](), self.position
+        for header, batch in iterate_batches(data):
+            if header.next_offset > self.offset:
+                placed[position] = batch
+                position += header.size
+        return placed
+
+    def _is_at(self, file: File, placed: Mapping[int, Bytes], position: int) -> bool:
+        """Whether the batch that would lie there does, whatever offset and epoch it has there."""
+        if (batch := placed.get(position)) is None:
+            return False
+        there = copy(self)
+        there.position = position
+        found = there._read_or_none(file, len(batch))
+        return found is not None and found[MAGIC_AT:] == batch[MAGIC_AT:]
+
+    def _own_offset(self, file: File) -> Offset | None:
+        """The offset that the batch at `position` has by itself, if it is sound there."""
+        head = self._read_or_none(file, HEADER_BYTES)
+        if head is None or len(head) < HEADER_BYTES:
+            return None
+        there = copy(self)
+        there.offset = read_header(head).base_offset
+        is_ours = self.segment.base <= there.offset < self.end and there._is_sound(file)
+        return there.offset if is_ours else None
+
+    def _next_sound(
+        self, file: File, size: int, placed: Mapping[int, Bytes]
+    ) -> tuple[int, Offset] | None:
+        """Where the next sound batch lies: behind this one, or else within so many bytes.
+
+        Not one that is `placed` there with another offset: its offset has rotted.
+        """
+
+        def has_rotted(position: int, offset: Offset) -> bool:
+            is_there = self._is_at(file, placed, position)
+            return is_there and read_header(placed[position]).base_offset != offset
+
         with suppress(OSError):
             behind = self._sound_behind(file)
-        if behind is not None:
-            return behind
+            if behind is not None and not has_rotted(*behind):
+                return behind
+        behind = None
         data = self._readable(file, size + HEADER_BYTES)
         found, other = len(data), copy(self)
         last = bisect_right(self._starts, self.end - 1)
@@ -406,7 +462,7 @@ class SegmentScrub:
                 base = int.from_bytes(data[at - PREFIX_BYTES : at - PREFIX_BYTES + 8], "big")
                 if self.offset < base < self.end:
                     other.position, other.offset = self.position + at - PREFIX_BYTES, base
-                    if other._is_sound(file):
+                    if other._is_sound(file) and not has_rotted(other.position, base):
                         found = at - PREFIX_BYTES
                         behind = other.position, other.offset
                         break

@@ -231,6 +231,59 @@ def test_a_piece_that_ends_before_the_segment_mends_what_it_holds(rotten_at):
     assert content(rig) == whole
 
 
+OFFSET_AT = 7  # the last byte of a batch's base offset
+
+
+@pytest.mark.parametrize(("rotten", "claimed"), [([0], 2), ([0], 3), ([0, 1], 1), ([0, 1], 3)])
+def test_a_batch_whose_offset_has_rotted_does_not_keep_others_from_being_mended(rotten, claimed):
+    """The checksum does not cover it: the batch looks sound, and as if it belonged elsewhere."""
+    rig = a_sealed_log(epochs=(0, 0, 0, 0))
+    batches, whole = rig.read_all()[:4], content(rig)
+    path = rig.log.segments[0].path()
+    for at in rotten:
+        rig.disk.flip_bit(path, sum(map(len, batches[:at])) + 70, 1)
+    victim = rotten[-1] + 1
+    where = sum(map(len, batches[:victim])) + OFFSET_AT
+    for bit in range(8):
+        if (victim ^ claimed) >> bit & 1:
+            rig.disk.flip_bit(path, where, bit)
+    assert content(rig)[where] == claimed
+    scrub = scrub_of(rig)
+    scrub.seek(rig.disk)
+    assert scrub.offset == 0
+
+    while not scrub.is_done:
+        fit, _ = scrub.mend(rig.disk, b"".join(batches[scrub.offset :]))
+        assert fit is Fit.WHOLE
+        scrub.seek(rig.disk)
+
+    assert content(rig) == whole
+
+
+def test_a_place_that_a_rotten_offset_has_led_to_is_not_written():
+    rig = a_sealed_log(epochs=(0, 0, 0, 0))
+    batches, whole = rig.read_all()[:4], content(rig)
+    scrub = scrub_of(rig)
+    scrub.position, scrub.offset = len(batches[0]), 2  # there lies the batch of offset 1
+
+    assert scrub.mend(rig.disk, batches[2]) == (Fit.NONE, 0)
+
+    assert content(rig) == whole
+
+
+def test_nobody_goes_on_behind_rot_by_an_offset_that_has_rotted():
+    rig = a_sealed_log(10, 10, 10, 10)
+    batches = rig.read_all()
+    path = rig.log.segments[0].path()
+    rig.disk.flip_bit(path, 70, 1)
+    rig.disk.flip_bit(path, len(batches[0]) + OFFSET_AT, 1)  # 3, not 1
+    scrub = scrub_of(rig, checks_epochs=False)
+    scrub.seek(rig.disk)
+
+    assert not scrub.skip(rig.disk)
+    assert scrub.offset == 0
+
+
 def test_a_history_that_two_replicas_contradict_is_not_believed():
     rig = a_sealed_log()
     whole = content(rig)
