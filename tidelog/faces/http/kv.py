@@ -28,6 +28,7 @@ from tidelog.views.kv import Change, Entry
 from tidelog.wire.partitioner import partition_for
 
 KEY_BYTES_MAX: Final = 4096
+VERSION_MAX: Final = 2**63 - 1
 CHANGES_MAX: Final = 1000
 READ_SECONDS: Final = 30.0
 BUCKET_CONFIG: Final = {"cleanup.policy": "compact", "kv.view": "true"}
@@ -41,7 +42,7 @@ TOKEN: Final = Param(
     name="token", doc="What an earlier answer gave: a local read is at least as new as that."
 )
 IF_VERSION: Final = Param(
-    name="if_version", kind=int, least=-1,
+    name="if_version", kind=int, least=-1, most=VERSION_MAX,
     doc="Only if the key has this version; -1 if it must not be there.",
 )  # fmt: skip
 
@@ -221,7 +222,8 @@ async def _write_one(
     place = await kv.place_of(bucket, change.key)
     # What is done to another key is another request, though it bears the same Idempotency-Key.
     what = "put" if change.value is not None else "delete"
-    wanted = wanted_of(call, f"kv\0{what}\0{call.path['key']}")
+    key = change.key.decode("utf-8", "surrogateescape")
+    wanted = wanted_of(call, f"kv\0{what}\0{key}")
     written = await kv.write(
         place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds
     )
@@ -360,7 +362,7 @@ def _key(key: bytes) -> bytes:
 def _change(key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int | None) -> Change:
     if ttl_ms is not None and not 0 < ttl_ms < 2**50:
         raise Problem(400, f"ttl_ms is {ttl_ms}; it must be a number of milliseconds above 0")
-    if if_version is not None and if_version < -1:
+    if if_version is not None and not -1 <= if_version <= VERSION_MAX:
         raise Problem(400, f"if_version is {if_version}; it is a version, or -1 for a new key")
     return Change(key, value, None, if_version, ttl_ms)
 

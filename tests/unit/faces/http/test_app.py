@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -52,7 +53,7 @@ async def ask(
 
     path, _, query = path.partition("?")
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "type": "http", "method": method, "path": unquote(path), "raw_path": path.encode(),
         "query_string": query.encode(), "root_path": "", "scheme": "http", "http_version": "1.1",
         "headers": [(k.encode(), v.encode()) for k, v in (headers or {}).items()],
         "client": ("test", 1), "server": ("test", 80), "asgi": {"version": "3.0"}, "state": {},

@@ -186,6 +186,38 @@ def test_keys_that_are_no_text_are_keys_of_their_own():
     on_a_node(story)
 
 
+def test_an_idempotency_key_tells_keys_apart_that_are_no_text():
+    async def story(node):
+        app = serving(node)
+        for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD")):
+            put = await ask(
+                app, f"/v1/kv/b/{key}", method="PUT",
+                headers={**JSON, "idempotency-key": "same"}, chunks=(b'{"value":%d}' % number,),
+            )  # fmt: skip
+            assert (put.status, put.json["version"]) == (200, number)
+
+    on_a_node(story)
+
+
+@pytest.mark.parametrize("version", [-2, 2**63, 2**64, 10**30])
+def test_a_version_that_no_key_can_have_is_refused(version):
+    async def story(node):
+        app = serving(node)
+        put = {"value": 1, "if_version": version}
+        answers = (
+            await change(app, {"op": "put", "key": "k", **put}),
+            await ask(
+                app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(json.dumps(put).encode(),)
+            ),
+            await ask(app, f"/v1/kv/b/k?if_version={version}", method="DELETE"),
+        )
+
+        assert [answer.status for answer in answers] == [400] * 3
+        assert all("if_version" in answer.json["detail"] for answer in answers)
+
+    on_a_node(story)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
