@@ -24,6 +24,7 @@ import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.confirming import Confirming
+from tidelog.broker.kv_expiring import Expiring
 from tidelog.broker.kv_state import LeaderState
 from tidelog.broker.serving import Work
 from tidelog.broker.views import View, Views
@@ -34,7 +35,6 @@ from tidelog.errors import (
     InvalidTopic,
     NotLeader,
     OffsetNotAvailable,
-    OutcomeUnknown,
     RequestTimedOut,
     StorageError,
     UnknownTopicOrPartition,
@@ -48,7 +48,6 @@ from tidelog.views.kv import (
     Change,
     Entry,
     KvView,
-    expired,
     get_entry,
     is_met,
     record_of,
@@ -59,7 +58,6 @@ from tidelog.wire.partitioner import partition_for
 A = TypeVar("A", bound=msgspec.Struct)
 
 _EXPIRE_SECONDS: Final = 0.2
-_EXPIRED_AT_ONCE: Final = 500
 _RETRY_SECONDS: Final = 1.0
 _SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 _LOCAL_SECONDS_MAX: Final = 0.5
@@ -427,43 +425,21 @@ class Kv:
                 return
 
     async def _expire(self) -> None:
-        now_ms = self._broker.host.clock.wall_ms()
+        """Let keys expire in every partition that this node leads, a few of each in turn."""
         for name, state in list(self._leading.items()):
             if state.is_over:
                 del self._leading[name]
                 self._on_led(state.partition)
-            elif not state.partition.config.compacts:
-                continue  # it is no bucket, or not again before it is restored
-            elif state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms:
-                with suppress(BrokerError):
-                    self._expire_in(state, now_ms)
-
-    def _expire_in(self, state: LeaderState, now_ms: int) -> None:
-        if state.catch_up() is not None or not state.is_known:
-            return  # the view is far behind: another time
-        size, size_max = 0, state.partition.config.max_message_bytes // 2
-        changes: list[Change] = []
-        for key, version in state.view.ask(partial(expired, now_ms=now_ms, most=_EXPIRED_AT_ONCE)):
-            current = state.current(key)
-            if current is None or current.value is None or current.version != version:
-                continue
-            if state.overlay.is_undecided(key):
-                continue  # a transaction may have written it before this: it would be deleted, too
-            size += len(key) + 100
-            if changes and size > size_max:
-                break
-            changes.append(Change(key, None))
-        if not changes:
-            return
-        clock = self._broker.host.clock
-        write = Write(state.partition, clock, copies=None, deadline=clock.monotonic() + 30.0)
-        write.append([record_of(change, now_ms) for change in changes])
-        self._broker.spawn(_forget(write))
-
-
-async def _forget(write: Write) -> None:
-    with suppress(OutcomeUnknown):  # the next leader finds what is left
-        await write.committed()
+        rounds = [
+            Expiring(state, self._broker)
+            for state in self._leading.values()
+            if state.partition.config.compacts  # else it is no bucket before it is restored
+        ]
+        while rounds:
+            for one in list(rounds):
+                if not one.go_on():
+                    rounds.remove(one)
+                await asyncio.sleep(0)
 
 
 def _got(view: View, entry: Entry | None) -> KvGot:

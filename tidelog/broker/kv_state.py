@@ -16,7 +16,7 @@ from tidelog.log.transactions import find_marker
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.records import crc_matches, iterate_batches
-from tidelog.views.kv import Entry, Overlay, get_entry, next_expiry
+from tidelog.views.kv import FIRST_DUE, Due, Entry, Overlay, get_entry, next_expiry
 
 _READ_BYTES: Final = 1024 * 1024
 _OVERLAY_BYTES: Final = 64 * 1024 * 1024
@@ -36,6 +36,8 @@ class LeaderState:
         self.view = view
         self.overlay = Overlay(view.applied)
         self.next_expiry_ms: int | None = None
+        self.looked_to: Due = FIRST_DUE
+        """How far was looked for keys that expire."""
         self.settle()
 
     @property

@@ -41,6 +41,10 @@ _CHAINED: Final = """
     FROM chain c LEFT JOIN entries e ON e.key = c.key
     WHERE c.key >= (SELECT key FROM chain WHERE key {} ? ORDER BY key DESC LIMIT 1) ORDER BY c.key
 """
+_DUE: Final = "SELECT expires, rowid, key FROM entries WHERE "
+# Two statements, each of which the index answers from where it goes on: many may expire at once.
+_DUE_THEN: Final = _DUE + "expires = ? AND rowid > ? ORDER BY rowid LIMIT ?"
+_DUE_LATER: Final = _DUE + "expires > ? AND expires <= ? ORDER BY expires, rowid LIMIT ?"
 
 
 class Entry(NamedTuple):
@@ -97,7 +101,7 @@ class KvView:
         drop_from_chain(database, keys)
 
     def trim(self, database: sqlite3.Connection, start: Offset) -> None:
-        rows = database.execute(_SELECT + "WHERE version < ?", (start,)).fetchall()
+        rows = database.execute(_SELECT + "WHERE version < ?", (start,))  # one value at a time
         self._drop(database, [_entry(row).key for row in rows])
 
     def check(self, database: sqlite3.Connection) -> None:
@@ -158,12 +162,35 @@ def following(prefix: bytes) -> bytes | None:
     return whole[:-1] + bytes([whole[-1] + 1]) if whole else None
 
 
-def expired(database: sqlite3.Connection, now_ms: int, most: int) -> list[tuple[bytes, Offset]]:
-    """Keys whose time is up, with their versions, the oldest first."""
-    rows = database.execute(
-        _SELECT + "WHERE expires <= ? ORDER BY expires LIMIT ?", (now_ms, most)
-    ).fetchall()
-    return [(entry.key, entry.version) for entry in map(_entry, rows)]
+class Due(NamedTuple):
+    """A place in the order in which keys expire: a time, and a row of it."""
+
+    expires_at_ms: int
+    row: int
+
+
+FIRST_DUE: Final = Due(-1, -1)
+
+
+def find_due(
+    database: sqlite3.Connection, now_ms: int, after: Due, most: int, bytes_max: int
+) -> list[tuple[Due, bytes]]:
+    """Keys beyond `after` whose time seems to be up, the oldest first; no value is read.
+
+    So nothing of it is checked: whoever acts on it asks `get_entry` first.
+    """
+    found: list[tuple[Due, bytes]] = []
+    size = 0
+    for asked, given in ((_DUE_THEN, after), (_DUE_LATER, (after.expires_at_ms, now_ms))):
+        try:
+            for expires, row, key in database.execute(asked, (*given, most - len(found))):
+                found.append((Due(expires, row), key))
+                size += len(key)
+                if size > bytes_max:
+                    return found
+        except NONSENSE as error:
+            raise Rotten(f"an entry is damaged: {error}") from error
+    return found
 
 
 def next_expiry(database: sqlite3.Connection) -> int | None:

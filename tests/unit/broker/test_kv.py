@@ -11,7 +11,7 @@ from tidelog.broker.services import Services
 from tidelog.broker.writing import once_of
 from tidelog.errors import InvalidTopic, UnknownTopicOrPartition
 from tidelog.model import TopicPartition
-from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch
+from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch, iterate_batches
 from tidelog.views.kv import Change, record_of
 
 SECONDS = 5.0
@@ -188,6 +188,42 @@ def test_a_key_that_was_put_again_does_not_expire_by_its_old_time():
     in_a_bucket(story)
 
 
+def test_keys_that_expire_are_not_held_up_by_those_that_a_transaction_has_written():
+    async def story(bucket):
+        now = bucket.node.clock.wall_ms()
+        held = [b"held-%04d" % number for number in range(2500)]
+        changes = [Change(key, b"1", expires_at_ms=now + 1000) for key in held]
+        await bucket.kv.write(PLACE, changes, seconds=SECONDS)
+        await bucket.put(b"k", b"1", expires_at_ms=now + 1001)
+        transaction = Undecided(bucket, held[0], b"2", *held[1:])
+
+        await asyncio.sleep(3)
+
+        assert await bucket.get(b"k") is None
+        log = bucket.node.broker.partition("b", 0).log
+        assert log.end == 2 * len(held) + 2
+        transaction.commit()
+        assert await bucket.get(held[0]) == (b"2", len(held) + 1)
+
+    in_a_bucket(story)
+
+
+def test_few_large_values_are_looked_at_in_a_turn_when_many_keys_expire():
+    async def story(bucket):
+        now = bucket.node.clock.wall_ms()
+        for number in range(8):
+            await bucket.put(b"k%d" % number, b"x" * 600_000, expires_at_ms=now + 5000)
+
+        await asyncio.sleep(6)
+
+        log = bucket.node.broker.partition("b", 0).log
+        buffers, _ = log.read(8, 1_000_000, log.end)
+        batches = [header for data in buffers for header, _ in iterate_batches(data)]
+        assert [header.record_count for header in batches] == [2, 2, 2, 2]
+
+    in_a_bucket(story)
+
+
 def test_what_kafka_clients_write_is_in_the_bucket():
     async def story(bucket):
         batch = encode_batch([Record(key=b"k", value=b"1"), Record(key=b"l", value=b"2")])
@@ -260,13 +296,13 @@ def test_what_is_no_bucket_is_refused_with_what_to_do():
 
 
 class Undecided:
-    """A transaction that has written a key, and has not ended."""
+    """A transaction that has written keys, and has not ended."""
 
-    def __init__(self, bucket: Bucket, key: bytes, value: bytes) -> None:
+    def __init__(self, bucket: Bucket, key: bytes, value: bytes, *others: bytes) -> None:
         self._partition = bucket.node.broker.partition("b", 0)
         batch = encode_batch(
-            [Record(key=key, value=value)], producer_id=7, producer_epoch=0, base_sequence=0,
-            attributes=TRANSACTIONAL,
+            [Record(key=one, value=value) for one in (key, *others)],
+            producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL,
         )  # fmt: skip
         self._partition.append(
             batch, acks=-1, waiter=_Nobody(), pins_bytes=len(batch), is_transactional=True

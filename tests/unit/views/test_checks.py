@@ -12,7 +12,7 @@ from tidelog.host import Path as PurePath
 from tidelog.records import Record
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.views.checks import Rotten, is_damage
-from tidelog.views.kv import Entry, KvView, expired, get_entry, scan
+from tidelog.views.kv import FIRST_DUE, Entry, KvView, find_due, get_entry, scan
 from tidelog.views.store import Position, ViewStore, applied_in
 
 TOPIC = UUID(int=7)
@@ -141,8 +141,28 @@ def test_who_has_rotted_does_not_expire():
     kept.fold((b"k", b"1"))
     kept.database.execute("UPDATE entries SET expires = 5")
 
+    (due,) = find_due(kept.database, 1000, FIRST_DUE, 10, 1000)  # a hint; whoever acts on it asks
     with pytest.raises(Rotten):
-        expired(kept.database, 1000, 10)
+        get_entry(kept.database, due[1])
+
+
+def test_keys_are_found_in_the_order_of_their_times_a_few_at_a_time_and_none_twice():
+    kept = Kept()
+    kept.fold(*((key_of(number), b"1") for number in range(20)))
+    for number in range(20):
+        wanted = None if number == 3 else 100 + number // 8
+        kept.database.execute(
+            "UPDATE entries SET expires = ? WHERE key = ?", (wanted, key_of(number))
+        )
+
+    found, after = [], FIRST_DUE
+    while some := find_due(kept.database, 101, after, 3, 1000):
+        assert len(some) <= 3
+        found += [key for _, key in some]
+        after = some[-1][0]
+
+    assert found == [key_of(number) for number in range(16) if number != 3]
+    assert len(find_due(kept.database, 101, FIRST_DUE, 10, bytes_max=8)) == 2
 
 
 def test_where_a_view_is_bears_a_checksum_too():
