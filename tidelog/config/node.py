@@ -202,7 +202,10 @@ class NodeConfig:
         4096, "The longest note that a consumer may leave with a committed offset.", least=0
     )
     offsets_retention_minutes: int = setting(
-        7 * 24 * 60, "Forget the offsets of a group this long after its last member left.", least=1
+        7 * 24 * 60,
+        "Forget the offsets of a group this long after its last member left. A clock that has "
+        "jumped counts once it has been so for a day.",
+        least=1,
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000, "How often offsets that are too old are looked for.", least=1

@@ -22,6 +22,7 @@ from tidelog.errors import (
     OffsetMetadataTooLarge,
     UnstableOffsetCommit,
 )
+from tidelog.groups.believed import BelievedTime
 from tidelog.groups.events import Commit, TransactionalCommit
 from tidelog.groups.limits import Limits
 from tidelog.groups.records import CommittedOffset, fits
@@ -149,12 +150,16 @@ class Offsets:
                 found[place] = None if noted is None else noted.value
         return found
 
-    def expired(self, group: GroupState, at: Moment, retention_ms: int) -> list[TopicPartition]:
-        """The offsets that are too old to be kept."""
+    def expired(
+        self, group: GroupState, time: BelievedTime, retention_ms: int
+    ) -> list[TopicPartition]:
+        """The offsets that are too old to be kept, by a clock that has not just jumped."""
         found = []
         for place, noted in self.committed.items():
             expires_ms = group.expires_at_ms(place.topic, noted.value, retention_ms)
-            if expires_ms is not None and expires_ms <= at.wall_ms and self.is_settled(place):
+            if expires_ms is None or not self.is_settled(place):
+                continue
+            if time.is_past(expires_ms, expires_ms - noted.value.committed_ms):
                 found.append(place)
         return found
 

@@ -45,6 +45,7 @@ from tidelog.errors import (
     NotCoordinator,
     UnknownMemberId,
 )
+from tidelog.groups.believed import BelievedTime
 from tidelog.groups.events import (
     NO_MEMBER_ID,
     Commit,
@@ -111,6 +112,7 @@ class Shard:
         self._transactions = Transactions(self._entries)
         self._early: list[Completion] = []
         """Markers that came while the log was read."""
+        self._time = BelievedTime()
 
     def __repr__(self) -> str:
         return f"<Shard groups={len(self._entries)} writes={len(self._writes)}>"
@@ -168,6 +170,7 @@ class Shard:
         assert not self.is_loaded
         self.is_loaded = True
         self._refusal = None
+        self._time.look(at)
         effects: list[ShardEffect] = []
         for entry in list(self._entries.values()):
             effects += self._perform(entry, entry.group.start(at), at)
@@ -335,6 +338,7 @@ class Shard:
         effects: list[ShardEffect] = []
         if self._refusal is not None:
             return effects
+        self._time.look(at)
         for entry in list(self._entries.values()):
             effects += self._expire(entry, at)
         return effects
@@ -342,7 +346,7 @@ class Shard:
     def _expire(self, entry: Entry, at: Moment) -> list[ShardEffect]:
         if entry.group.state is State.DEAD:
             return []
-        expired = entry.offsets.expired(entry.group, at, self._limits.offsets_retention_ms)
+        expired = entry.offsets.expired(entry.group, self._time, self._limits.offsets_retention_ms)
         are_all = len(expired) == len(entry.offsets.committed) and not entry.offsets.pending
         if are_all and entry.group.is_vacant and not entry.writes:
             entry.group.die()

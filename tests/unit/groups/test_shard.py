@@ -616,6 +616,25 @@ def test_a_retention_that_a_client_has_set_counts_instead():
     assert states(desk) == {}
 
 
+def test_a_clock_that_is_wrong_for_a_while_takes_nothing_from_a_group_without_members():
+    desk = ShardDesk()
+    desk.commit("g", {ORDERS: 1})
+    desk.store()
+
+    for minutes in range(60):
+        desk.pass_time(60)
+        at = desk.at()
+        ahead_ms = 8 * DAY * 1000 if minutes < 50 else 0
+        desk.do(desk.shard.expire(at._replace(wall_ms=at.wall_ms + ahead_ms)))
+
+    assert desk.in_flight == {}
+    assert desk.offsets("g") == {"orders-0": 1}
+    desk.pass_time(7 * DAY)
+    desk.expire()
+    desk.store()
+    assert states(desk) == {}
+
+
 def test_nothing_expires_that_is_being_committed_and_nothing_twice():
     desk = ShardDesk()
     desk.commit("g", {ORDERS: 1, PAYMENTS: 1})
