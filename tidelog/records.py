@@ -134,6 +134,12 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL)
 
     @property
+    def lacks_records(self) -> bool:
+        """Whether compaction took records of it; one that never had any bears a time."""
+        never_had = not self.last_offset_delta and self.base_timestamp != NO_TIMESTAMP
+        return self.record_count <= self.last_offset_delta and not never_had
+
+    @property
     def is_idempotent(self) -> bool:
         return self.producer_id > NO_PRODUCER
 
@@ -247,6 +253,19 @@ def encode_batch(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
         base_offset=base_offset, leader_epoch=leader_epoch,
     )  # fmt: skip
+
+
+def encode_empty(
+    *, producer_id: ProducerId, producer_epoch: int, base_sequence: int, now_ms: int
+) -> bytearray:
+    """A batch that takes an offset and holds no record: it says no more than its sequence."""
+    batch = seal_batch(
+        b"", count=1, attributes=0, base_timestamp=now_ms, max_timestamp=now_ms,
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+    )  # fmt: skip
+    _INT32.pack_into(batch, HEADER_BYTES - _INT32.size, 0)
+    _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return batch
 
 
 def seal_batch(

@@ -30,6 +30,7 @@ from tidelog.records import (
     decode_batch,
     decompress,
     encode_batch,
+    encode_empty,
     encode_marker,
     iterate_batches,
     iterate_times,
@@ -437,3 +438,18 @@ def test_a_control_batch_of_another_kind_is_no_marker():
     record = Record(key=b"\0\0\0\2", value=bytes(10))
 
     assert read_marker(encode_batch([record], attributes=CONTROL)) is None
+
+
+def test_a_batch_that_never_had_records_is_told_from_one_that_lost_them():
+    batch = encode_empty(producer_id=2**62, producer_epoch=0, base_sequence=7, now_ms=1000)
+    header = read_header(batch)
+    full = read_header(encode_batch([Record(key=b"k", timestamp_ms=1000)] * 2))
+
+    assert crc_matches(batch, header)
+    assert decode_batch(batch) == []
+    assert (header.size, header.record_count, header.last_offset_delta) == (HEADER_BYTES, 0, 0)
+    assert (header.last_sequence, header.max_timestamp) == (7, 1000)
+    assert not header.lacks_records
+    assert header._replace(base_timestamp=-1).lacks_records
+    assert not full.lacks_records
+    assert full._replace(record_count=1).lacks_records

@@ -53,7 +53,7 @@ class Fold:
         if not data and self.offset < self.limit:  # compaction took it all
             end, epoch, has_gaps = self.limit, self.limit_epoch, True
         for header, _ in iterate_batches(data):
-            has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
+            has_gaps |= header.base_offset > end or header.lacks_records
             end, epoch = header.next_offset, header.leader_epoch
         if has_gaps and not self.may_have_gaps:
             return None

@@ -6,6 +6,8 @@ Rule 1: a write is decided by the leader of its partition, over what is committe
 Rule 2: what is answered without a write (a read, a refused condition) is as new as any
         acknowledged write: it waits until all that it tells of is committed, and until those in
         sync have confirmed that this node leads.
+        Had it a key by which it is known again, and could it be done if it came again, the log
+        remembers first that it was not: a no stays a no.
 Rule 3: a local read is answered by any replica in sync from its own view, which only moves on:
         after a restart, too, since it asks its leader first how far that must be.
 Rule 4: a key expires when its leader appends a tombstone. Before that everybody sees it. In a topic
@@ -41,17 +43,28 @@ from tidelog.errors import (
 )
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
-from tidelog.model import INTERNAL_TOPICS, NO_PRODUCER, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.model import (
+    INTERNAL_TOPICS,
+    NO_OFFSET,
+    NO_PRODUCER,
+    Epoch,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.views.kv import (
     Change,
     Entry,
     KvView,
+    find_refused,
     get_entry,
-    is_met,
+    has_effect,
+    may_be_met,
     record_of,
     scan,
+    version_of,
 )
 from tidelog.wire.partitioner import partition_for
 
@@ -60,6 +73,8 @@ A = TypeVar("A", bound=msgspec.Struct)
 _EXPIRE_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 1.0
 _SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
+_NOT_DONE: Final = (b"nothing to do", b"refused")
+"""How a request came out that changed nothing, where the log remembers it."""
 _LOCAL_SECONDS_MAX: Final = 0.5
 """How long a replica may take to reach what a reader has seen elsewhere; then another is asked."""
 
@@ -112,10 +127,6 @@ class KvWrite(Work, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     once: ProducerId = NO_PRODUCER
     copies: int | None = None
-
-    def is_settled_by(self, answer: "KvWritten") -> bool:
-        """What was not done now may have been refused before an earlier try comes to its turn."""
-        return answer.offset >= 0
 
 
 class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -322,12 +333,18 @@ class Kv:
         state = await self._ready(partition, deadline)
         write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
         # From here to the append there is no other turn.
-        digest = digest_of(msgspec.msgpack.encode(work.changes))
-        repeated = find_repeated(partition, work.once, digest)
+        done = digest_of(msgspec.msgpack.encode(work.changes))
+        void, stale = (digest_of(b"%d %s" % (done, outcome)) for outcome in _NOT_DONE)
+        repeated = find_repeated(partition, work.once, done, void, stale)
         if repeated is not None:
+            write.repeat(repeated)
+            if repeated.first_sequence == void:
+                await write.committed()
+                return KvWritten(offset=NO_OFFSET, existed=(False,))
+            if repeated.first_sequence == stale:
+                return await self._still_refused(partition, state, work, write, deadline)
             if repeated.offset_delta + 1 != len(work.changes):
                 raise reused()
-            write.repeat(repeated)
             return KvWritten(offset=await write.committed())
         before = [state.current(change.key) if change.asks else None for change in work.changes]
         for change in work.changes:
@@ -335,22 +352,46 @@ class Kv:
                 raise ConcurrentTransactions(
                     f"an open transaction has written the key {change.key!r}; try again"
                 )
-        refused = [
-            (at, current.version if current is not None and current.value is not None else None)
-            for at, (change, current) in enumerate(zip(work.changes, before, strict=True))
-            if not is_met(change, current)
-        ]
+        refused = find_refused(work.changes, before)
         existed = tuple(
             (one is not None and one.value is not None) if change.asks else None
             for change, one in zip(work.changes, before, strict=True)
         )
-        if refused or not _writes(work.changes, existed):
+        if refused or not has_effect(work.changes, existed):
             seen = max(state.overlay.certain_at(change.key) for change in work.changes)
-            await self._certain(partition, state.leader, seen, deadline)
-            return KvWritten(offset=-1, existed=existed, refused=tuple(refused))
+            unmet = [work.changes[at] for at, _ in refused]
+            settled_to = state.leader.high_watermark
+            remembers = work.once != NO_PRODUCER and all(may_be_met(c, settled_to) for c in unmet)
+            if remembers:  # all that it depends on lies before it in the log
+                write.append_nothing(work.once, stale if refused else void)
+                await write.committed()
+            if not remembers or work.copies == 0:
+                await self._certain(partition, state.leader, seen, deadline)
+            return KvWritten(offset=NO_OFFSET, existed=existed, refused=refused)
         now_ms = self._broker.host.clock.wall_ms()
-        write.append([record_of(change, now_ms) for change in work.changes], work.once, digest)
+        write.append([record_of(change, now_ms) for change in work.changes], work.once, done)
         return KvWritten(offset=await write.committed(), existed=existed)
+
+    async def _still_refused(
+        self,
+        partition: Partition,
+        state: LeaderState,
+        work: KvWrite,
+        write: Write,
+        deadline: float,
+    ) -> KvWritten:
+        """The answer to a repeat of what was refused: with what the keys' versions are now."""
+        asking = [change for change in work.changes if change.if_version is not None]
+        now = [state.current(change.key) if change.asks else None for change in work.changes]
+        seen = max(state.overlay.certain_at(change.key) for change in asking)
+        await write.committed()
+        await self._certain(partition, state.leader, seen, deadline)
+        refused = find_refused(work.changes, now) or tuple(
+            (at, version_of(entry))
+            for at, (change, entry) in enumerate(zip(work.changes, now, strict=True))
+            if change.if_version is not None
+        )
+        return KvWritten(offset=NO_OFFSET, refused=refused)
 
     async def _certain(
         self, partition: Partition, leader: Leader, end: Offset, deadline: float
@@ -459,8 +500,3 @@ def _scan(database: sqlite3.Connection, work: KvScan) -> tuple[tuple[Entry, ...]
             return tuple(entries), True
         entries.append(entry)
     return tuple(entries), False
-
-
-def _writes(changes: Sequence[Change], existed: Sequence[bool | None]) -> bool:
-    """Whether there is anything to write: a key that is not there need not be deleted."""
-    return len(changes) > 1 or changes[0].value is not None or bool(existed[0])

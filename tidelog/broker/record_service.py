@@ -542,7 +542,7 @@ def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset,
     for header, batch in iterate_batches(data):
         if count >= records_max:
             break
-        has_gaps |= header.base_offset > end or header.record_count <= header.last_offset_delta
+        has_gaps |= header.base_offset > end or header.lacks_records
         count += min(header.record_count, header.next_offset - offset)
         size += len(batch)
         end = max(header.next_offset, offset)

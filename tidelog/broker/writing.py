@@ -7,6 +7,8 @@ Rule 2: a request with an Idempotency-Key is a batch of a producer that writes n
         by what recognises a repeated batch, and is answered with the offset that it has.
         The batch's first sequence is a digest of what was asked for: a key that is used for
         something else is known by it. Kafka's clients cannot write as such a producer.
+        A request that changed nothing, and could change something if it came again, writes a batch
+        without records, whose digest is that of the request and of how it came out.
 Rule 3: `copies` adds to what the topic demands and never takes away from it, but for 0: then the
         leader's own file is enough, as with acks=1.
 """
@@ -52,17 +54,18 @@ def batch_of(records: Sequence[Record], once: ProducerId, digest: int = NO_DIGES
     return encode_batch(records, producer_id=once, producer_epoch=ONCE_EPOCH, base_sequence=digest)
 
 
-def find_repeated(
-    partition: Partition, once: ProducerId, digest: int = NO_DIGEST
-) -> RememberedBatch | None:
-    """What an earlier request with this key has written here; refused if it was another."""
+def find_repeated(partition: Partition, once: ProducerId, *digests: int) -> RememberedBatch | None:
+    """What an earlier request with this key has written here; refused if it was another.
+
+    `digests` are those that the same request may have, as it came out; NO_DIGEST: any.
+    """
     if once == NO_PRODUCER:
         return None
     state = partition.log.producers.get(once)
     if state is None or not state.batches:
         return None
     found = state.batches[-1]
-    if digest != NO_DIGEST and found.first_sequence not in (NO_DIGEST, digest):
+    if NO_DIGEST not in digests and found.first_sequence not in (NO_DIGEST, *digests):
         raise reused()
     return found
 
@@ -126,6 +129,14 @@ class Write:
         self.is_repeat = self.offset < end_before
         self.end = self.offset + count
         return self.offset
+
+    def append_nothing(self, once: ProducerId, digest: int) -> None:
+        """Let the log remember a request that changes nothing: its repeat will not, either."""
+        self.offset, self._is_done = self._partition.append_empty(
+            producer_id=once, producer_epoch=ONCE_EPOCH, sequence=digest, acks=self._acks,
+            waiter=self._fate,
+        )  # fmt: skip
+        self.end = self.offset + 1
 
     def repeat(self, found: RememberedBatch) -> None:
         """Stand for what an earlier request has written."""

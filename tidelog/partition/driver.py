@@ -61,6 +61,7 @@ from tidelog.records import (
     Marker,
     check_batch,
     crc_matches,
+    encode_empty,
     encode_marker,
     iterate_batches,
     read_header,
@@ -396,6 +397,27 @@ class Partition:
             header = header._replace(max_timestamp=append_time)
         base_offset = self._put(leader, batch, header, pins_bytes)
         return base_offset, append_time, self._wait(leader, acks, self.log.end, waiter)
+
+    def append_empty(
+        self,
+        *,
+        producer_id: ProducerId,
+        producer_epoch: int,
+        sequence: int,
+        acks: int,
+        waiter: Waiter,
+    ) -> tuple[Offset, bool]:
+        """Append a batch without records, by which the log knows its producer and nothing more.
+
+        Returns its offset, and whether `waiter` need not be awaited.
+        """
+        leader = self._writing(acks)
+        batch = encode_empty(
+            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence,
+            now_ms=self._host.clock.wall_ms(),
+        )  # fmt: skip
+        offset = self._put(leader, batch, read_header(batch), len(batch))
+        return offset, self._wait(leader, acks, self.log.end, waiter)
 
     def append_marker(
         self,

@@ -342,8 +342,37 @@ def is_met(change: Change, current: Entry | None) -> bool:
     """Whether what a change demands of its key holds."""
     if change.if_version is None:
         return True
-    version = ABSENT if current is None or current.value is None else current.version
-    return change.if_version == version
+    version = version_of(current)
+    return change.if_version == (ABSENT if version is None else version)
+
+
+def may_be_met(change: Change, settled_to: Offset) -> bool:
+    """Whether a demand that does not hold may hold some day.
+
+    A version below `settled_to`, up to where the log is committed, is another's for ever.
+    """
+    return change.if_version == ABSENT or (change.if_version or 0) >= settled_to
+
+
+def find_refused(
+    changes: Sequence[Change], before: Sequence[Entry | None]
+) -> tuple[tuple[int, Offset | None], ...]:
+    """The changes whose condition does not hold, and their keys' versions."""
+    return tuple(
+        (at, version_of(current))
+        for at, (change, current) in enumerate(zip(changes, before, strict=True))
+        if not is_met(change, current)
+    )
+
+
+def version_of(entry: Entry | None) -> Offset | None:
+    """None if the key is not there."""
+    return None if entry is None or entry.value is None else entry.version
+
+
+def has_effect(changes: Sequence[Change], existed: Sequence[bool | None]) -> bool:
+    """Whether there is anything to write: a key that is not there need not be deleted."""
+    return len(changes) > 1 or changes[0].value is not None or bool(existed[0])
 
 
 def record_of(change: Change, now_ms: int) -> Record:

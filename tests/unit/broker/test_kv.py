@@ -9,7 +9,7 @@ from tests.unit.broker.node import Machine, Node, on_a_node
 from tests.unit.broker.test_configs import alter
 from tidelog.broker.services import Services
 from tidelog.broker.writing import once_of
-from tidelog.errors import InvalidTopic, UnknownTopicOrPartition
+from tidelog.errors import InvalidTopic, OutOfOrderSequence, UnknownTopicOrPartition
 from tidelog.model import TopicPartition
 from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch, iterate_batches
 from tidelog.views.kv import Change, record_of
@@ -124,6 +124,104 @@ def test_a_deleted_key_is_gone_and_deleting_it_again_writes_nothing():
         assert (again.offset, again.existed) == (-1, (False,))
         assert await bucket.get(b"k") is None
         assert (await bucket.put(b"k", b"2", if_version=-1)).offset == 2
+
+    in_a_bucket(story)
+
+
+def test_a_request_that_found_nothing_to_delete_deletes_nothing_when_it_comes_again():
+    machine = Machine()
+
+    async def delete(node):
+        bucket = await Bucket(node).make()
+        deleted = await bucket.put(b"k", None, once="a")
+        await bucket.put(b"k", b"precious")
+        again = await bucket.put(b"k", None, once="a")
+
+        assert (deleted.offset, deleted.existed) == (again.offset, again.existed) == (-1, (False,))
+        assert await bucket.get(b"k") == (b"precious", 1)
+        assert (await bucket.put(b"k", None, once="b")).existed == (True,)
+        await bucket.put(b"k", b"precious")
+
+    async def delete_again(node):
+        bucket = await Bucket(node).make()
+        assert (await bucket.put(b"k", None, once="a")).existed == (False,)
+        assert await bucket.get(b"k") == (b"precious", 3)
+
+    machine.live(delete)
+    machine.live(delete_again, killed=True)
+    machine.live(delete_again)
+
+
+def test_a_request_that_was_refused_is_refused_when_it_comes_again():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        refused = await bucket.put(b"k", b"2", if_version=-1, once="a")
+        await bucket.put(b"k", None)
+        again = await bucket.put(b"k", b"2", if_version=-1, once="a")
+
+        assert (refused.offset, refused.refused) == (-1, ((0, 0),))
+        assert (again.offset, again.refused) == (-1, ((0, None),))
+        assert await bucket.get(b"k") is None
+        assert (await bucket.put(b"k", b"2", if_version=-1, once="b")).offset == 3
+
+    in_a_bucket(story)
+
+
+def test_of_changes_that_were_refused_together_none_is_done_when_they_come_again():
+    async def story(bucket):
+        changes = [Change(b"a", b"1"), Change(b"b", b"1", if_version=-1)]
+        await bucket.put(b"b", b"0")
+
+        async def change():
+            return await bucket.kv.write(PLACE, changes, once=once_of("a"), seconds=SECONDS)
+
+        assert (await change()).refused == ((1, 0),)
+        await bucket.put(b"b", None)
+        assert (await change()).refused == ((1, None),)
+        assert await bucket.get(b"a") is None
+
+    in_a_bucket(story)
+
+
+def test_a_version_that_is_past_is_refused_for_ever_and_needs_no_memory():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        await bucket.put(b"k", b"2")
+        log = bucket.node.broker.partition("b", 0).log
+
+        for _ in range(2):
+            assert (await bucket.put(b"k", b"3", if_version=0, once="a")).refused == ((0, 1),)
+        assert log.end == 2
+        # One that is to come may be the key's yet.
+        assert (await bucket.put(b"k", b"3", if_version=3, once="b")).refused == ((0, 1),)
+        assert (await bucket.put(b"k", b"4")).offset == 3
+        assert (await bucket.put(b"k", b"3", if_version=3, once="b")).refused == ((0, 3),)
+
+    in_a_bucket(story)
+
+
+def test_another_request_with_the_key_of_one_that_changed_nothing_is_refused():
+    async def story(bucket):
+        await bucket.put(b"k", None, once="a")
+
+        with pytest.raises(OutOfOrderSequence, match="another request"):
+            await bucket.put(b"k", b"1", once="a")
+
+    in_a_bucket(story)
+
+
+def test_what_is_remembered_of_requests_that_changed_nothing_leaves_no_gap_in_a_view():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        view = bucket.kv.views.of(bucket.node.broker.partition("b", 0))
+        await view.reached(1, 5.0)
+        doubts = view.doubts
+        for number in range(3):
+            await bucket.put(b"other", None, once=f"{number}")
+        await bucket.put(b"k", b"2")
+
+        assert await bucket.get(b"k", strong=False, after=5) == (b"2", 4)
+        assert view.doubts == doubts
 
     in_a_bucket(story)
 

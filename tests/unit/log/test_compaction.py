@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.compaction import (
     DAY_MS,
     DIRECTORY,
+    EPOCH,
     NOW_MS,
     CompactedLog,
     broken,
@@ -38,7 +39,9 @@ from tidelog.records import (
     Record,
     decode_batch,
     encode_batch,
+    encode_empty,
     read_header,
+    stamp,
 )
 
 
@@ -648,6 +651,24 @@ def test_empty_batch_keeps_what_its_producer_is_known_by():
     assert after == before._replace(
         length=after.length, crc=after.crc, attributes=0, base_timestamp=-1, record_count=0
     )
+
+
+def test_a_batch_that_never_had_records_stays_while_its_producer_is_known():
+    log = new_log()
+    log.append(record("a"))
+    batch = encode_empty(producer_id=1, producer_epoch=0, base_sequence=9, now_ms=NOW_MS)
+    stamp(batch, log.log.end, EPOCH)
+    log.append_raw(batch)
+    log.append(record("a"), record("b"))
+    log.roll()
+    before = log.log.producers
+
+    log.clean()
+
+    assert [header.record_count for header in log.headers()] == [0, 2]
+    assert not log.headers()[0].lacks_records
+    assert fold(log) == before
+    assert last_sequence(log, 1) == 9
 
 
 def test_empty_batch_goes_when_its_producer_has_moved_on():

@@ -131,6 +131,35 @@ def test_an_idempotency_key_with_another_body_is_refused(body):
     on_a_node(story)
 
 
+def test_a_late_copy_of_a_request_that_changed_nothing_changes_nothing():
+    async def story(node):
+        app = serving(node)
+        headers = {**JSON, "idempotency-key": "one"}
+        wanted = (b'{"value": 2, "if_version": -1}',)
+
+        async def put_new():
+            return await ask(app, "/v1/kv/b/new", method="PUT", headers=headers, chunks=wanted)
+
+        async def delete():
+            return await ask(app, "/v1/kv/b/k", method="DELETE", headers=headers)
+
+        await change(app, {"op": "put", "key": "new", "value": 1})
+        first, refused = await delete(), await put_new()
+        await change(app, {"op": "put", "key": "k", "value": "precious"})
+        await change(app, {"op": "delete", "key": "new"})
+        again, still = await delete(), await put_new()
+
+        assert first.json == again.json
+        assert (first.json["deleted"], first.json["version"]) == (False, None)
+        assert (await ask(app, "/v1/kv/b/k")).json["value"] == "precious"
+        assert (refused.status, refused.json["version"]) == (409, 0)
+        assert (still.status, still.json["version"]) == (409, None)
+        assert "first came" in still.json["detail"]
+        assert (await ask(app, "/v1/kv/b/new")).status == 404
+
+    on_a_node(story)
+
+
 def test_a_key_lives_as_long_as_it_shall_by_the_clock_of_its_leader():
     async def story(node):
         app = serving(node)
