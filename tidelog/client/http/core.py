@@ -6,6 +6,9 @@ Rule 3: connections that are lost, 502 and 503 are tried again elsewhere, later,
         often; so is 504, unless it says that the write is committed. Every other answer is final.
 Rule 4: when the last attempt has failed, the error says what is known: that nothing was written,
         or that nobody knows.
+Rule 5: once an attempt may have arrived, or arrive yet, a refusal of the next one is no certain no:
+        what is refused now may be done in a moment. It is one if the request is wrong in itself, or
+        if the refusal is true of every attempt (`settled_by`).
 """
 
 import json
@@ -27,6 +30,7 @@ from tidelog.client.http.effects import (
     Wait,
 )
 from tidelog.client.http.errors import (
+    ABOUT,
     OutcomeUnknown,
     TidelogHTTPError,
     Unavailable,
@@ -53,6 +57,12 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 _ASK_AGAIN: Final = frozenset({502, 503, 504})
 _REDIRECTS: Final = frozenset({307, 308})
+GONE: Final = frozenset({404})
+"""Settles a deletion: what it names is not there, whoever has deleted it; or the node remembers
+that a deletion, purge or redrive has found no queue."""
+MADE: Final = frozenset({409})
+"""Settles the making of a topic: it is there, whoever has made it."""
+_WRONG_IN_ITSELF: Final = frozenset({400, 405, 413, 415, 422})
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
@@ -86,9 +96,9 @@ class Ask:
     retries: int | None = None
     is_repeatable: bool = True
     """False if nobody knows it again: then it is not repeated once a node may have got it."""
-    may_hold_again: bool = False
-    """What it demands may hold again after it was refused: an earlier attempt that is still on its
-    way may be carried out then. So a conflict does not make that one's fate known."""
+    settled_by: frozenset[int] = frozenset()
+    """The refusals that are true of all attempts, one that is still on its way among them: because
+    the node remembers under the key that it has refused, or because no more was asked for."""
     has_cursor: bool = True
     """Whether a stream of it goes on where it was; otherwise with whatever comes then."""
 
@@ -163,9 +173,9 @@ class Core:
 
     # One request.
 
-    def ask(self, ask: Ask) -> Plan[Any]:
+    def ask(self, ask: Ask, tries: "Tries | None" = None) -> Plan[Any]:
         """The document of the answer; a TidelogHTTPError if there is none, or a refusal."""
-        return document_of((yield from self.send(ask)))
+        return document_of((yield from self.send(ask, tries)))
 
     def whole(self, ask: Ask, name: str) -> Plan[Document]:
         """A document whose list `name` is answered page by page, with all of it."""
@@ -188,8 +198,12 @@ class Core:
         min_replicas_ack: int | None = None,
         sync_timeout: Seconds | None = None,
         idempotency_key: str | None = None,
+        tries: "Tries | None" = None,
     ) -> Plan[Any]:
-        """Ask for records to be written; the node waits for the replicas, as long as it may."""
+        """Ask for records to be written; the node waits for the replicas, as long as it may.
+
+        `tries` is told what becomes of the attempts, for an answer that has several outcomes.
+        """
         wait_ms = milliseconds(self.settings.timeout if sync_timeout is None else sync_timeout)
         how = {"min_replicas_ack": min_replicas_ack, "sync_timeout_ms": wait_ms}
         return (
@@ -197,15 +211,17 @@ class Core:
                 replace(
                     ask, query={**ask.query, **how}, idempotency_key=idempotency_key,
                     seconds_max=wait_ms / 1000 + ANSWER_MARGIN_SECONDS,
-                )
+                ),
+                tries,
             )
         )  # fmt: skip
 
-    def send(self, ask: Ask) -> Plan[Reply]:
+    def send(self, ask: Ask, tries: "Tries | None" = None) -> Plan[Reply]:
         """The answer that is a success; a TidelogHTTPError otherwise."""
         if ask.is_write and ask.idempotency_key is None:
             ask = replace(ask, idempotency_key=self._new_key())
-        tries = Tries(ask)
+        tries = tries or Tries(ask)
+        tries.ask = ask
         retries = self.settings.retries if ask.retries is None else ask.retries
         while True:
             yield from self.look(ask.place)
@@ -213,7 +229,7 @@ class Core:
             reply = yield from self._send_to(origin, ask)
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 self.routes.answered(origin)
-                if reply.status < 300 and not tries.may_yet_happen(reply):
+                if reply.status < 300:
                     return reply
                 raise tries.refusal(reply)
             self._note_failure(tries, origin, reply)
@@ -375,42 +391,31 @@ class Tries:
         if reply.status == 504 or not self._problem:
             self._problem = problem
 
-    def may_yet_happen(self, reply: Reply) -> bool:
-        """Whether an attempt that was lost may be carried out after this refusal.
-
-        That is so where the reason may pass: a queue that is full, or not known to a node yet, or
-        a key that must be absent. If an attempt was carried out before, this is its answer.
-        """
-        if not self.may_have_happened:
-            return False
-        problem = _problem_of(reply)
-        match reply.status:
-            case 429:
-                return True
-            case 404:  # who deletes, or settles a receipt, finds what was there gone for good
-                return self.ask.method != "DELETE" and "results" not in problem
-            case 409:
-                return self.ask.may_hold_again
-            case _:
-                return self.ask.may_hold_again and bool(_refusals(problem))
-
     def refusal(self, reply: Reply) -> TidelogHTTPError:
         """The error of an answer that is final."""
-        problem = _problem_of(reply)
-        if self.ask.is_write and (reply.status >= 500 or self.may_yet_happen(reply)):
-            refused = next(iter(_refusals(problem)), problem)
-            why = refused.get("detail") or f"the answer was {reply.status}"
-            return self._unknown(why, problem, reply.status)
-        return error_of(
-            reply.status, problem, str(self.ask),
-            attempts=self.told, is_repeat=self.may_have_happened,
-        )  # fmt: skip
+        return self.refused(reply.status, _problem_of(reply), str(self.ask))
+
+    def refused(self, status: int, problem: dict[str, Any], what: str) -> TidelogHTTPError:
+        """The error of a refusal of the last attempt, of all of it or of a part."""
+        is_settled = status in _WRONG_IN_ITSELF or status in self.ask.settled_by
+        # Who settles a receipt whose message is gone finds it gone for good.
+        is_settled = is_settled or (status == 404 and "results" in problem)
+        is_stumble = status >= 500 and status not in (502, 503)
+        is_known = not is_stumble and (is_settled or not self.may_have_happened)
+        if is_known or not self.ask.is_write:
+            return error_of(
+                status, problem, what, attempts=self.told, is_repeat=self.may_have_happened
+            )
+        why = problem.get("detail") or f"the answer was {status}"
+        if not is_stumble:  # then the document speaks of the last attempt alone
+            problem = {name: fact for name, fact in problem.items() if name not in ABOUT}
+        return self._unknown(why, problem, what, status if is_stumble else None)
 
     def failure(self, asked: list[str]) -> TidelogHTTPError:
         """The error when no attempt is left."""
         last = self.told[-1]
         if self.may_have_happened and self.ask.is_write:
-            return self._unknown(last, self._problem)
+            return self._unknown(last, self._problem, str(self.ask))
         if self._were_all_refused:
             message = (
                 f"no node answers at {', '.join(asked)} ({last.partition(': ')[2]}); start one "
@@ -427,14 +432,14 @@ class Tries:
         )  # fmt: skip
 
     def _unknown(
-        self, why: str, problem: dict[str, Any], status: int | None = None
+        self, why: str, problem: dict[str, Any], what: str, status: int | None = None
     ) -> OutcomeUnknown:
         key = self.ask.idempotency_key
         if problem.get("outcome") == "committed":
-            message = f"{self.ask}: it is committed, but not as safe as was asked for: {why}"
+            message = f"{what}: it is committed, but not as safe as was asked for: {why}"
         else:
             message = (
-                f"{self.ask}: it may have happened, or not: {why}. Look, or repeat it with "
+                f"{what}: it may have happened, or not: {why}. Look, or repeat it with "
                 f"idempotency_key={key!r}"
             )
         return OutcomeUnknown(
@@ -462,14 +467,6 @@ def _farewell(event: Event) -> Reply | None:
 def _problem_of(reply: Reply) -> dict[str, Any]:
     document = document_of(reply)
     return document if isinstance(document, dict) else {}
-
-
-def _refusals(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was refused, of an answer that tells of each part of a request."""
-    results = document.get("results")
-    if not isinstance(results, list):
-        return []
-    return [one["error"] for one in results if isinstance(one, dict) and one.get("error")]
 
 
 def _text(value: object) -> str:

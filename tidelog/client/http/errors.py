@@ -2,14 +2,18 @@
 
 Rule 1: an error is chosen by the answer's status and carries the problem document that came.
 Rule 2: a write of which nobody knows whether it happened is an `OutcomeUnknown`, and nothing else
-        is; every other error of a write means that it did not happen. Of records for several
-        partitions that were refused for one, `problem["records"]` tells what became of each.
+        is; every other error of a write means that it did not happen, nor will by an attempt that
+        was lost on its way. Of records for several partitions that were refused for one,
+        `problem["records"]` tells what became of each.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from tidelog.errors import TidelogError
+
+ABOUT: Final = frozenset({"type", "title", "status", "detail", "request_id", "code"})
+"""What a problem document says of the answer, rather than of what became of the request."""
 
 
 class BadAddress(TidelogError, ValueError):
@@ -116,8 +120,7 @@ class OutcomeUnknown(TidelogHTTPError):
     @property
     def known(self) -> dict[str, Any]:
         """What a node knew: `outcome`, and maybe `offset`, `written`, `committed`, `replicas`."""
-        about = ("type", "title", "status", "detail", "request_id", "code")
-        found = {name: fact for name, fact in self.problem.items() if name not in about}
+        found = {name: fact for name, fact in self.problem.items() if name not in ABOUT}
         return {"outcome": "unknown"} | found
 
     @property

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from tidelog.client.http.core import Ask, Core, path_of, to_json
+from tidelog.client.http.core import GONE, Ask, Core, Tries, path_of, to_json
 from tidelog.client.http.effects import Apply, Emit, Flow, Plan, Wait
-from tidelog.client.http.errors import Conflict, NotFound, error_of
+from tidelog.client.http.errors import Conflict, NotFound
 from tidelog.client.http.routes import Place
 from tidelog.client.http.sse import Event
 from tidelog.client.http.values import (
@@ -34,6 +34,8 @@ D = TypeVar("D")
 UPDATE_ATTEMPTS_MAX: Final = 100
 UPDATE_PAUSE_SECONDS_MAX: Final = 0.05
 PAGE: Final = 100
+REMEMBERED: Final = frozenset({409, 424})
+"""The refusals that a leader remembers under the request's key, or that hold for ever."""
 
 
 class KvPlans:
@@ -69,7 +71,12 @@ class KvPlans:
         """Delete the bucket with all of its keys; False if there was none."""
         try:
             yield from self._core.ask(
-                Ask(method="DELETE", path=self._path, seconds_max=self._core.change_seconds)
+                Ask(
+                    method="DELETE",
+                    path=self._path,
+                    seconds_max=self._core.change_seconds,
+                    settled_by=GONE,
+                )
             )
         except NotFound as error:
             return error.is_repeat
@@ -125,14 +132,13 @@ class KvPlans:
         """Write a value, which may be any JSON; for `ttl` seconds, or for good.
 
         With `if_version` only if that is the key's version, or if it is absent (`ABSENT`);
-        otherwise Conflict. A key never has the same version twice, but may be absent again; so
-        where an attempt was lost and the next one finds the key there, it is an OutcomeUnknown.
+        otherwise Conflict, also for an attempt that was lost on its way and arrives afterwards.
         """
         document = _operation(Put(key, value, ttl, if_version))
         found = yield from self._core.write(
             Ask(
                 method="PUT", path=self._path_of(key), body=to_json(document),
-                place=self._place(key), may_hold_again=if_version == ABSENT,
+                place=self._place(key), settled_by=REMEMBERED,
             ),
             min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
@@ -152,7 +158,7 @@ class KvPlans:
         found = yield from self._core.write(
             Ask(
                 method="DELETE", path=self._path_of(key), query={"if_version": if_version},
-                place=self._place(key),
+                place=self._place(key), settled_by=REMEMBERED,
             ),
             min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
@@ -231,25 +237,22 @@ class KvPlans:
     ) -> Plan[list[BatchResult]]:
         """Write and delete many keys at once; what became of each, in order.
 
-        Of those that share a partition all happen or none: look at each result's `error`. Where an
-        attempt was lost and the next one finds a key there that must be absent, it is an
-        OutcomeUnknown, as for `put`.
+        Of those that share a partition all happen or none: look at each result's `error`.
         """
-        operations = list(operations)
         document = {"operations": [_named(operation) for operation in operations]}
+        ask = Ask(
+            method="POST", path=f"{self._path}:batch", body=to_json(document),
+            place=Place(topic=self.bucket), settled_by=REMEMBERED,
+        )  # fmt: skip
+        tries = Tries(ask)
         found = yield from self._core.write(
-            Ask(
-                method="POST", path=f"{self._path}:batch", body=to_json(document),
-                place=Place(topic=self.bucket),
-                may_hold_again=any(one.if_version == ABSENT for one in operations),
-            ),
-            min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
-            idempotency_key=idempotency_key,
+            ask, min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            idempotency_key=idempotency_key, tries=tries,
         )  # fmt: skip
         results = []
         for result in found["results"]:
             self._core.tokens.note(self.bucket, result.get("token"))
-            results.append(self._result(result))
+            results.append(self._result(result, tries))
         return results
 
     def scan(
@@ -326,11 +329,11 @@ class KvPlans:
             token=found.get("token"),
         )  # fmt: skip
 
-    def _result(self, found: Mapping[str, Any]) -> BatchResult:
+    def _result(self, found: Mapping[str, Any], tries: Tries) -> BatchResult:
         key, problem = found["key"], found.get("error")
         if problem is None:
             return BatchResult(key=key, version=found.get("version"))
-        error = error_of(problem["status"], problem, f"{self.bucket}/{key}")
+        error = tries.refused(problem["status"], problem, f"{self.bucket}/{key}")
         return BatchResult(key=key, version=None, error=error)
 
     def _change(self, event: Event) -> Change:

@@ -6,7 +6,7 @@ Rule: a read carries a key, so one that is repeated gets the same message. A cli
 
 from typing import Any
 
-from tidelog.client.http.core import Ask, Core, to_json
+from tidelog.client.http.core import GONE, Ask, Core, to_json
 from tidelog.client.http.effects import Emit, Flow, Plan
 from tidelog.client.http.errors import NotFound
 from tidelog.client.http.routes import Place
@@ -36,12 +36,12 @@ class PointerQueuesPlans:
             yield from self._core.write(
                 Ask(
                     method="POST", path="/delete_queue", body=to_json({"queue_id": queue_id}),
-                    place=_place(queue_id),
+                    place=_place(queue_id), settled_by=GONE,
                 ),
                 sync_timeout=self._core.change_seconds, idempotency_key=idempotency_key,
             )  # fmt: skip
-        except NotFound as error:
-            return error.is_repeat
+        except NotFound:
+            return False
         return True
 
     def append(

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tidelog.client.http.core import ANSWER_MARGIN_SECONDS, Ask, Core, path_of, to_json
+from tidelog.client.http.core import ANSWER_MARGIN_SECONDS, GONE, Ask, Core, path_of, to_json
 from tidelog.client.http.effects import Plan, Wait
 from tidelog.client.http.errors import NotFound, OutcomeUnknown, TidelogHTTPError, Unavailable
 from tidelog.client.http.routes import Place
@@ -92,11 +92,11 @@ class QueuePlans:
         """Delete the queue with all that is in it; False if there was none."""
         try:
             yield from self.core.write(
-                Ask(method="DELETE", path=self._path, place=self._place()),
+                Ask(method="DELETE", path=self._path, place=self._place(), settled_by=GONE),
                 sync_timeout=self.core.change_seconds, idempotency_key=idempotency_key,
             )  # fmt: skip
-        except NotFound as error:
-            return error.is_repeat
+        except NotFound:
+            return False
         return True
 
     # Sending.
@@ -194,8 +194,9 @@ class QueuePlans:
 
     def _move(self, what: str, idempotency_key: str | None) -> Plan[int]:
         found = yield from self._write(
-            "POST", what, {}, idempotency_key, sync_timeout=self.core.change_seconds
-        )
+            "POST", what, {}, idempotency_key, sync_timeout=self.core.change_seconds,
+            settled_by=GONE,
+        )  # fmt: skip
         return int(found["messages"])
 
     def _settle(self, what: str, body: Document, idempotency_key: str | None) -> Plan[None]:
@@ -209,11 +210,13 @@ class QueuePlans:
         idempotency_key: str | None,
         *,
         sync_timeout: Seconds | None = None,
+        settled_by: frozenset[int] = frozenset(),
     ) -> Plan[Any]:
         return (
             yield from self.core.write(
                 Ask(
-                    method=method, path=self._path + what, body=to_json(body), place=self._place()
+                    method=method, path=self._path + what, body=to_json(body),
+                    place=self._place(), settled_by=settled_by,
                 ),
                 sync_timeout=sync_timeout, idempotency_key=idempotency_key,
             )

@@ -7,7 +7,7 @@ Rule: an event of a room is published once, however often the request is sent. A
 import json
 from typing import Any, Literal
 
-from tidelog.client.http.core import Ask, Core, path_of, to_json
+from tidelog.client.http.core import GONE, Ask, Core, path_of, to_json
 from tidelog.client.http.effects import Flow, Plan
 from tidelog.client.http.errors import NotFound
 from tidelog.client.http.routes import Place
@@ -66,8 +66,11 @@ class RoomPlans:
         """Delete the room with its history; False if there was none."""
         try:
             yield from self._core.ask(
-                Ask(method="DELETE", path=self._path, seconds_max=self._core.change_seconds)
-            )
+                Ask(
+                    method="DELETE", path=self._path, seconds_max=self._core.change_seconds,
+                    settled_by=GONE,
+                )
+            )  # fmt: skip
         except NotFound as error:
             return error.is_repeat
         finally:

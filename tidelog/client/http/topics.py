@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidelog.client.http.core import Ask, Core, path_of, to_json
+from tidelog.client.http.core import GONE, MADE, Ask, Core, path_of, to_json
 from tidelog.client.http.effects import Flow, Plan
 from tidelog.client.http.errors import Conflict, NotFound
 from tidelog.client.http.routes import Place
@@ -55,7 +55,7 @@ class TopicsPlans:
             "name": name, "partitions": partitions, "replication": replication, "config": config,
         }  # fmt: skip
         try:
-            found: Document = yield from self._change("POST", "/v1/topics", name, wanted)
+            found: Document = yield from self._change("POST", "/v1/topics", name, wanted, MADE)
         except Conflict as error:
             if not error.is_repeat:
                 raise
@@ -78,21 +78,31 @@ class TopicsPlans:
     def delete(self, name: str) -> Plan[bool]:
         """Delete a topic with all of its records; False if there was none."""
         try:
-            yield from self._change("DELETE", _path(name), name, None)
+            yield from self._change("DELETE", _path(name), name, None, GONE)
         except NotFound as error:
             return error.is_repeat
         return True
 
-    def _change(self, method: str, path: str, name: str, body: Document | None) -> Plan[Any]:
+    def _change(
+        self,
+        method: str,
+        path: str,
+        name: str,
+        body: Document | None,
+        settled_by: frozenset[int] = frozenset(),
+    ) -> Plan[Any]:
         data = None
         if body is not None:
             data = to_json({key: value for key, value in body.items() if value is not None})
         self._core.routes.forget(name)
         return (
             yield from self._core.ask(
-                Ask(method=method, path=path, body=data, seconds_max=self._core.change_seconds)
+                Ask(
+                    method=method, path=path, body=data, seconds_max=self._core.change_seconds,
+                    settled_by=settled_by,
+                )
             )
-        )
+        )  # fmt: skip
 
 
 class TopicPlans:

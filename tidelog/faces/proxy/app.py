@@ -154,14 +154,9 @@ class Proxy:
             request.method, path, query=request.query_params, body=body or None,
             queue=without_dead(name), key=request.headers.get(KEY), seconds_max=seconds,
         )  # fmt: skip
-        try:
-            if action == "receive":
-                return _passed_on(await self._while_there(request, asked), cluster)
-            return _passed_on(await asked, cluster)
-        except NotFound as error:
-            if request.method == "DELETE" and error.is_repeat:  # it was there, before the answer
-                return _json({"name": name, "deleted": True}, 200, cluster)  # was lost
-            raise
+        if action == "receive":
+            return _passed_on(await self._while_there(request, asked), cluster)
+        return _passed_on(await asked, cluster)
 
     async def _while_there(self, request: Request, work: Awaitable[T]) -> T:
         """What comes of it, unless the client goes, or the proxy stops, before."""

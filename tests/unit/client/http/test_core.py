@@ -1,5 +1,7 @@
 """Retries, routes, redirects and errors, through the blocking client."""
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -9,6 +11,7 @@ from tidelog.client import (
     BadRequest,
     Client,
     Conflict,
+    Delete,
     NotFound,
     OutcomeUnknown,
     OutOfRange,
@@ -20,6 +23,7 @@ from tidelog.client.http.core import path_of
 from tidelog.client.http.routes import Place, Routes
 
 KEY = "/v1/kv/b/k"
+QUEUE = "/v1/queues/q"
 PUT = {"key": "k", "value": 1, "version": 3, "token": "0:4"}
 
 
@@ -207,6 +211,65 @@ def test_an_unknown_outcome_tells_what_the_last_node_knew():
     assert caught.value.known == {
         "outcome": "unknown", "offset": 3, "written": True, "committed": False, "replicas": 1,
     }  # fmt: skip
+
+
+WRITES = {
+    "put": (KEY, 404, lambda client: client.kv("b").put("k", 1)),
+    "delete": (KEY, 404, lambda client: client.kv("b").delete("k")),
+    "batch": ("/v1/kv/b:batch", 404, lambda client: client.kv("b").batch([Delete("k")])),
+    "publish": (f"{QUEUE}/messages", 429, lambda client: client.queue("q").publish(1)),
+    "publish to none": (f"{QUEUE}/messages", 404, lambda client: client.queue("q").publish(1)),
+    "ack": (f"{QUEUE}/ack", 409, lambda client: client.queue("q").ack("1-1")),
+    "nack": (f"{QUEUE}/nack", 404, lambda client: client.queue("q").nack("1-1")),
+    "receive": (f"{QUEUE}/receive", 404, lambda client: client.queue("q").receive()),
+    "append": ("/append", 404, lambda client: client.pointer_queues.append(1, "m")),
+    "tell": ("/v1/rooms/r/events", 404, lambda client: client.room("r").publish(1)),
+    "produce": ("/v1/topics/t/records", 404, lambda client: client.topic("t").produce(1)),
+    "alter": ("/v1/topics/t", 409, lambda client: client.topics.alter("t", partitions=2)),
+    "forget": ("/v1/groups/g", 404, lambda client: client.groups.delete("g")),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_refusal_after_a_lost_attempt_is_no_certain_no(name):
+    path, status, write = WRITES[name]
+    fleet = Fleet()
+    fleet.says(path, problem(status), Gone(httpx.ReadError), problem(status, "not now"))
+
+    with pytest.raises(TidelogHTTPError) as refused:
+        write(fleet.client())
+    with pytest.raises(OutcomeUnknown, match="not now") as unknown:
+        write(fleet.client())
+
+    assert refused.value.status == status
+    assert not isinstance(refused.value, OutcomeUnknown)
+    assert unknown.value.status == 504
+    assert unknown.value.known == {"outcome": "unknown"}
+    assert unknown.value.idempotency_key == fleet.questions(path)[-1].key
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_refusal_after_a_lost_attempt_is_no_certain_no_for_tasks(name):
+    path, status, write = WRITES[name]
+    fleet = Fleet()
+    fleet.says(path, Gone(httpx.ReadError), problem(status, "not now"))
+
+    async def story():
+        with pytest.raises(OutcomeUnknown, match="not now"):
+            await write(fleet.async_client())
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_what_is_wrong_in_itself_is_refused_whichever_attempt_arrives(status):
+    fleet = Fleet()
+    fleet.says(KEY, Gone(httpx.ReadError), problem(status))
+
+    with pytest.raises(TidelogHTTPError) as refused:
+        fleet.client().kv("b").put("k", 1)
+
+    assert refused.value.status == status
 
 
 def test_a_read_that_was_lost_is_just_unavailable():

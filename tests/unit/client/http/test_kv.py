@@ -12,6 +12,7 @@ from tidelog.client import (
     OutcomeUnknown,
     Put,
     TidelogHTTPError,
+    TooLarge,
     Unavailable,
 )
 
@@ -118,19 +119,12 @@ def test_a_delete_tells_whether_there_was_something():
     assert fleet.asked[0].body is None
 
 
-@pytest.mark.parametrize(("version", "is_known"), [(None, False), (3, True)])
-def test_a_conflict_after_a_lost_attempt_is_a_no_only_if_it_can_never_hold_again(version, is_known):
+@pytest.mark.parametrize("version", [None, 3])
+def test_a_conflict_after_a_lost_attempt_is_a_no_since_the_node_remembers_it(version):
     fleet = Fleet()
     fleet.says(KEY, Gone(httpx.ReadError), problem(409, "it is there", version=7))
 
-    def compare_and_set():
-        return fleet.client().kv("b").compare_and_set("k", "me", version)
-
-    if is_known:
-        assert compare_and_set() is None
-    else:
-        with pytest.raises(OutcomeUnknown):
-            compare_and_set()
+    assert fleet.client().kv("b").compare_and_set("k", "me", version) is None
     keys = {asked.headers["idempotency-key"] for asked in fleet.asked}
     assert (len(fleet.asked), len(keys)) == (2, 1)
 
@@ -340,6 +334,35 @@ def test_all_buckets_are_listed_page_by_page():
 # Many keys.
 
 
+def refused(key: str, status: int, **facts: object) -> dict[str, object]:
+    return {"key": key, "error": {"status": status, "detail": "no", **facts}}
+
+
+def test_what_became_of_a_part_of_a_batch_is_known_only_if_no_attempt_was_lost():
+    answer = ok(
+        {"results": [
+            refused("a", 409, version=3), refused("b", 424), refused("c", 503), refused("d", 404),
+            refused("e", 413), refused("f", 504, outcome="unknown"), {"key": "g", "version": 7},
+        ]}
+    )  # fmt: skip
+    operations = [Put(key, 1) for key in "abcdefg"]
+    fleet = Fleet()
+    fleet.says("/v1/kv/b:batch", answer, Gone(httpx.ReadError), answer)
+    kv = fleet.client().kv("b")
+
+    first = [type(result.error) for result in kv.batch(operations)]
+    after_a_loss = kv.batch(operations)
+
+    assert first[2:] == [Unavailable, NotFound, TooLarge, OutcomeUnknown, type(None)]
+    assert [type(result.error) for result in after_a_loss] == [
+        Conflict, TidelogHTTPError, OutcomeUnknown, OutcomeUnknown, TooLarge, OutcomeUnknown,
+        type(None),
+    ]  # fmt: skip
+    unknown = after_a_loss[2].error
+    assert isinstance(unknown, OutcomeUnknown)
+    assert unknown.idempotency_key == fleet.asked[-1].key
+
+
 def test_a_batch_tells_of_each_operation():
     fleet = Fleet()
     stale = {"status": 409, "detail": "it is 9", "version": 9}
@@ -523,21 +546,3 @@ def test_a_watch_that_nobody_reads_any_more_is_closed():
         break
 
     assert answer.is_closed
-
-
-@pytest.mark.parametrize(("version", "is_known"), [(ABSENT, False), (3, True)])
-def test_a_batch_refused_after_a_lost_attempt_is_a_no_only_if_it_can_never_hold_again(
-    version, is_known
-):
-    fleet = Fleet()
-    refused = {"key": "x", "error": {"status": 409, "detail": "it is there", "version": 7}}
-    fleet.says("/v1/kv/b:batch", Gone(httpx.ReadError), ok({"results": [refused]}))
-
-    def write():
-        return fleet.client().kv("b").batch([Put("x", 1, if_version=version)])
-
-    if is_known:
-        assert isinstance(write()[0].error, Conflict)
-    else:
-        with pytest.raises(OutcomeUnknown, match="it is there"):
-            write()

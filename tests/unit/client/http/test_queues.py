@@ -75,11 +75,11 @@ def test_a_queue_is_described_and_deleted():
     assert queue.delete() is False
 
 
-def test_a_deletion_whose_answer_was_lost_is_one():
+def test_a_queue_that_is_not_there_after_a_lost_deletion_was_not_deleted_by_it():
     fleet = Fleet()
     fleet.says(QUEUE, Gone(httpx.ReadError), problem(404))
 
-    assert fleet.client().queue("jobs").delete() is True
+    assert fleet.client().queue("jobs").delete() is False  # or the answer would be the first one
 
 
 def test_all_queues_are_listed_page_by_page():
