@@ -126,6 +126,13 @@ def has_written(partition: Partition, work: ProduceWork) -> bool:
     return found is not None and found.offset_delta + 1 == work.count
 
 
+class Purges(msgspec.Struct, frozen=True, array_like=True):
+    """How often a leader had purged deletions from its log, in its epoch."""
+
+    epoch: Epoch
+    count: int
+
+
 class ReadWork(Work, frozen=True, kw_only=True):
     """Some batches to be read, or waited for."""
 
@@ -137,6 +144,8 @@ class ReadWork(Work, frozen=True, kw_only=True):
     bytes_max: int
     records_max: int
     committed_only: bool = True
+    since: Purges | None = None
+    """Only deletions that were purged since then concern the reader; None: all."""
 
 
 class Batches(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +167,7 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     """Compaction took some of what lay from there on; of what is gone some may be deletions."""
     purged: Offset = 0
     """Below it deletions may be gone for good: who has seen values from before it may lack some."""
+    purges: Purges | None = None
     epoch_before: Epoch = NO_EPOCH
     """Of the last batch before them that was passed over, as it is not for show; if any was."""
 
@@ -392,6 +402,7 @@ class RecordService:
         bytes_max: int = MIB,
         records_max: int = 100,
         committed_only: bool = True,
+        since: Purges | None = None,
     ) -> Batches:
         """What a partition has from `offset` on, or from a time on, as soon as it has something.
 
@@ -404,7 +415,7 @@ class RecordService:
         pass_until = now() + max(wait_seconds, _PASSING_SECONDS)
         work = ReadWork(
             offset=offset, time_ms=time_ms, bytes_max=bytes_max, records_max=records_max,
-            committed_only=committed_only,
+            committed_only=committed_only, since=since,
         )  # fmt: skip
         has_gaps, epoch, purged = False, NO_EPOCH, 0
         while True:
@@ -466,7 +477,7 @@ class RecordService:
 
     async def _look(self, partition: Partition, work: ReadWork, offset: Offset) -> Batches:
         """What there is now."""
-        log = partition.log
+        log, leader = partition.log, partition.leader
         high_watermark = limit = partition.visible_end()
         aborted = None
         if work.committed_only:
@@ -493,9 +504,15 @@ class RecordService:
         if not data:  # offsets that compaction took are passed over
             end = max(offset, limit)
             has_gaps = end > offset
+        # Asked last: a purge is noted before anything goes.
+        purges, count, epoch = partition.purges, None, NO_EPOCH
+        if leader is not None and leader is partition.leader:
+            epoch = leader.epoch
+            if work.since is not None and work.since.epoch == epoch:
+                count = work.since.count
         return msgspec.structs.replace(
             batches, data=data, end=end, has_gaps=has_gaps,
-            purged=partition.purges.floor,  # asked last: it is noted before anything goes
+            purged=purges.since(count), purges=Purges(epoch, purges.count),
             aborted=tuple(aborted.find(offset, end) if aborted else ()),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from tidelog.client.http.core import GONE, Ask, Core, Tries, path_of, to_json
 from tidelog.client.http.effects import Apply, Emit, Flow, Plan, Wait
-from tidelog.client.http.errors import Conflict, NotFound
+from tidelog.client.http.errors import Conflict, NotFound, OutOfRange
 from tidelog.client.http.routes import Place
 from tidelog.client.http.sse import Event
 from tidelog.client.http.values import (
@@ -36,6 +36,9 @@ UPDATE_PAUSE_SECONDS_MAX: Final = 0.05
 PAGE: Final = 100
 REMEMBERED: Final = frozenset({409, 424})
 """The refusals that a leader remembers under the request's key, or that hold for ever."""
+BEGINS_ANEW: Final = Change(
+    key="", value=None, version=-1, is_deleted=True, cursor=None, begins_anew=True
+)
 
 
 class KvPlans:
@@ -292,13 +295,23 @@ class KvPlans:
     def watch(self, prefix: str = "", *, from_: str = "now") -> Flow[Change]:
         """Every change from now on, or from the `start`, or after a change's `cursor`.
 
-        It goes on where it was when a node is lost; it ends when the bucket does (NotFound).
+        It goes on where it was when a node is lost; it ends when the bucket does (NotFound). Where
+        the log lacks what came since, deletions maybe, a change that `begins_anew` says so, and all
+        keys that are there follow.
         """
-        query = {"prefix": prefix or None, "from": from_}
-        ask = Ask(
-            method="GET", path=f"{self._path}:watch", query=query, place=Place(topic=self.bucket)
-        )
-        return self._core.follow(ask, self._change)
+        failures = 0
+        while True:
+            query = {"prefix": prefix or None, "from": from_}
+            ask = Ask(
+                method="GET", path=f"{self._path}:watch", query=query,
+                place=Place(topic=self.bucket),
+            )  # fmt: skip
+            try:
+                yield from self._core.follow(ask, self._change)
+            except OutOfRange:
+                from_, failures = "start", failures + 1
+                yield Emit(BEGINS_ANEW)
+                yield Wait(self._core.pause(failures))
 
     # Parts.
 

@@ -48,6 +48,9 @@ class Change:
     cursor: str | None
     """Where a watch goes on after this change: `watch(from_=cursor)`."""
     expires_at_ms: int | None = None
+    begins_anew: bool = False
+    """It is no change of a key: changes were missed, and deletions may be among them. Forget all
+    keys; those that are there follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,9 @@ def watch(
         closing(client.kv(bucket).watch(prefix, from_=start)) as changes,
     ):
         for change in changes:
+            if change.begins_anew:
+                note("changes were missed, deletions maybe: all keys that are there follow")
+                continue
             _print_change(change, as_json=as_json)
             count += 1
             if count == count_max:

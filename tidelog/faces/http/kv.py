@@ -369,8 +369,10 @@ def _change(key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int
 
 def _stale(change: Change, version: Offset | None) -> dict[str, Any]:
     if change.if_version == (-1 if version is None else version):
-        detail = "it did not hold when this request first came; decide anew, with another key"
-        return {"detail": f"the condition holds now, but {detail}", "version": version}
+        why = "the condition holds now, but did not when this request first came"
+        return {
+            "detail": f"{why}; decide anew, with another Idempotency-Key", "version": version,
+        }  # fmt: skip
     now = "it is not there" if version is None else f"it is {version}"
     wanted = "the key must not be there" if change.if_version == -1 else (
         f"the version must be {change.if_version}"

@@ -21,6 +21,7 @@ from tidelog.broker.record_service import (
     LATEST,
     MIB,
     Batches,
+    Purges,
     ReadOutside,
     RecordService,
 )
@@ -79,11 +80,11 @@ class RecordStream:
         topic_id: str,
         positions: dict[int, Offset],
         show: "Show",
-        purged: dict[int, Offset] | None = None,
+        since: dict[int, Purges] | None = None,
     ) -> None:
-        """`purged`, for a client that must hear of every deletion of what it was told: below which
-        offset deletions were gone in each partition before it was told of anything there."""
-        self._purged = purged
+        """`since`, for a client that must hear of every deletion of what it was told: how often
+        deletions had been purged from each partition of which it was told of nothing before."""
+        self._since = since
         self._service = service
         self._topic = topic
         self._topic_id = topic_id
@@ -136,6 +137,7 @@ class RecordStream:
                 found = await self._service.read(
                     self._topic, number, offset=offset, wait_seconds=WAIT_SECONDS,
                     bytes_max=bytes_max, records_max=RECORDS_MAX,
+                    since=None if self._since is None else self._since.get(number),
                 )  # fmt: skip
             except ReadOutside as error:
                 if error.topic != self._topic_id:
@@ -150,14 +152,14 @@ class RecordStream:
                 continue
             if found.topic != self._topic_id:
                 raise _another(self._topic)
-            if self._purged is not None:
-                check_purged(self._topic, number, offset, self._purged[number], found)
+            if self._since is not None:
+                check_purged(self._topic, number, offset, found)
             return found
 
 
-def check_purged(topic: str, number: int, offset: Offset, known: Offset, found: Batches) -> None:
+def check_purged(topic: str, number: int, offset: Offset, found: Batches) -> None:
     """Problem if deletions may be gone that were never told of to who is at `offset`."""
-    if found.purged > max(offset, known):
+    if found.purged > offset:
         raise Problem(
             416,
             f"deletions before offset {found.purged} of {topic}-{number} were compacted, and some "
@@ -250,7 +252,7 @@ async def begin_stream(
             service, name, start, show, partitions, hears_deletions=hears_deletions
         )
     positions: dict[int, Offset] = {}
-    purged: dict[int, Offset] = {}
+    since: dict[int, Purges] = {}
     for number, now in zip(numbers, found, strict=True):
         # A partition that the cursor does not know has come since it was written.
         position = now.offset if start == "latest" else known.get(number, now.log_start)
@@ -258,12 +260,13 @@ async def begin_stream(
             asked = msgspec.structs.replace(now, offset=position)
             raise outside(ReadOutside(asked))
         positions[number] = position
-        # Who has been told of nothing lacks nothing.
-        purged[number] = now.purged if position == now.log_start else 0
-        if hears_deletions:
-            check_purged(name, number, position, purged[number], now)
+        is_told_of_nothing = start != "latest" and (number not in known or position == 0)
+        if is_told_of_nothing and now.purges is not None:
+            since[number] = now.purges  # who has been told of nothing lacks nothing
+        elif hears_deletions:
+            check_purged(name, number, position, now)
     return RecordStream(
-        service, name, topic.id.hex, positions, show, purged if hears_deletions else None
+        service, name, topic.id.hex, positions, show, since if hears_deletions else None
     )
 
 

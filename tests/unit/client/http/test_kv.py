@@ -1,3 +1,5 @@
+import json
+
 import httpx
 import pytest
 
@@ -448,6 +450,28 @@ def test_a_watch_that_is_lost_goes_on_after_the_last_change():
     asked = fleet.questions(WATCH)
     assert [one.query["from"] for one in asked] == ["now", "c1", "c1"]
     assert [one.node for one in asked] == ["a:1", "b:2", "a:1"]
+
+
+def test_a_watch_that_may_have_missed_deletions_says_so_and_begins_anew():
+    fleet = Fleet()
+    gone = json.dumps({"status": 416, "detail": "deletions below 9 may be missing", "cursor": "c1"})
+    fleet.says(
+        WATCH,
+        problem(416, "deletions below 9 may be missing"),
+        events(event("k", "1", 1), f"event: error\ndata: {gone}\n\n"),
+        events(event("j", "2", 2)),
+    )
+
+    watch = fleet.client().kv("b").watch("k", from_="c0")
+
+    heard = [next(watch) for _ in range(4)]
+    watch.close()
+    assert [(one.key, one.begins_anew) for one in heard] == [
+        ("", True), ("k", False), ("", True), ("j", False),
+    ]  # fmt: skip
+    asked = fleet.questions(WATCH)
+    assert [one.query["from"] for one in asked] == ["c0", "start", "start"]
+    assert {one.query["prefix"] for one in asked} == {"k"}
 
 
 def test_a_watch_goes_on_where_it_began_though_nothing_has_changed_yet():

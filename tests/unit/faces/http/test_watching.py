@@ -107,3 +107,39 @@ def test_a_watch_ends_where_a_deletion_goes_that_it_has_not_told_of():
         assert (error["kind"], error["status"]) == ("error", 416)
 
     on_a_node(story)
+
+
+def test_a_watch_that_is_under_way_ends_though_others_were_purged_further_on_before():
+    async def story(node):
+        app = serving(node)
+        await put(app, "a", 1)
+        purges = node.broker.partition("b", 0).purges
+        purges.add(99)  # long ago; it concerns nobody who begins now
+        listener = Listener(app, "/v1/kv/b:watch?from=start")
+        await listener.hear(1)
+        purges.add(9)
+        await put(app, "b", 2)
+        await listener.end()
+
+        error = listener.events()[-1]
+        assert (error["kind"], error["status"]) == ("error", 416)
+
+    on_a_node(story)
+
+
+def test_a_cursor_at_the_start_of_a_log_that_was_cut_has_heard_of_what_is_gone():
+    async def story(node):
+        app = serving(node)
+        await put(app, "a", 1)
+        listener = Listener(app, "/v1/kv/b:watch?from=start")
+        await listener.hear(1)
+        cursor = listener.events()[0]["cursor"]
+        await listener.hang_up()
+        await put(app, "b", 1)
+        partition = node.broker.partition("b", 0)
+        partition.log.start = 1
+        partition.purges.add(2)
+
+        assert (await ask(app, f"/v1/kv/b:watch?from={cursor}")).status == 416
+
+    on_a_node(story)
