@@ -29,16 +29,22 @@ from crc32c import crc32c
 
 from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, Epoch, Offset
+from tidelog.queues.message import MAIN
 from tidelog.queues.records import (
     About,
+    Delivery,
     DeliveryWritten,
     JobWritten,
     PlaceOf,
+    Settings,
+    WorkQueueWritten,
     about_of,
     decode,
     deletion,
+    delivery_record,
     job_key,
     job_record,
+    work_queue_record,
 )
 from tidelog.records import Record
 from tidelog.views.kv import EXPIRES_HEADER
@@ -179,14 +185,18 @@ class KvDel(_Message, frozen=True, kw_only=True, tag="kv_del"):
     key_encoding: str = "text"
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a work queue."""
 
     id: Offset
     sequence: int
     value: msgspec.Raw
+    """As it was written, or in a string: see `encoding`."""
     attributes: dict[str, str]
     key: str | None
+    encoding: str = "json"
+    not_before_ms: int = 0
+    delay_ms: int = 0
 
 
 class QueuePublish(_Message, frozen=True, kw_only=True, tag="queue_publish"):
@@ -199,6 +209,37 @@ class QueueAck(_Message, frozen=True, kw_only=True, tag="queue_ack"):
     sequence: int
 
 
+class QueueDelivery(_Message, frozen=True, kw_only=True, tag="queue_delivery"):
+    """A message was given out, put back, or brought to another lane: see `Delivery`."""
+
+    queue: str
+    sequence: int
+    id: Offset
+    count: int
+    lane: int = MAIN
+    visibility_ms: int = -1
+    not_before_ms: int = 0
+    count_before: int = 0
+    delay_ms: int = 0
+
+
+class QueueDeclare(_Message, frozen=True, kw_only=True, tag="queue_declare"):
+    """The queue was made or changed: what lies before `first_sequence` is another's: see
+    `Settings`."""
+
+    queue: str
+    visibility_ms: int
+    max_deliveries: int
+    ordered: bool
+    messages_max: int
+    made_ms: int
+    first_sequence: int
+
+
+class QueueDelete(_Message, frozen=True, kw_only=True, tag="queue_delete"):
+    queue: str
+
+
 class StreamPublish(_Message, frozen=True, kw_only=True, tag="stream_publish"):
     room: str
     event: dict[str, Any]
@@ -209,7 +250,17 @@ class PubSubPublish(_Message, frozen=True, kw_only=True, tag="pubsub_publish"):
     message: Any
 
 
-Operation: TypeAlias = KvSet | KvDel | QueuePublish | QueueAck | StreamPublish | PubSubPublish
+Operation: TypeAlias = (
+    KvSet
+    | KvDel
+    | QueuePublish
+    | QueueAck
+    | QueueDelivery
+    | QueueDeclare
+    | QueueDelete
+    | StreamPublish
+    | PubSubPublish
+)
 decode_operation: Final = msgspec.json.Decoder(Operation).decode
 
 EVENT_HEADER: Final = "event"
@@ -240,9 +291,14 @@ def _operation_of(record: Record, source: Source) -> Operation | None:
         return _of_queue(record, source.queue)
     if source.room is not None:
         kind = next((value for name, value in record.headers if name == EVENT_HEADER), None)
-        value, _ = _shown(record.value or b"null")
-        event = {"id": record.offset, "event": (kind or b"message").decode("utf-8", "replace")}
-        return StreamPublish(room=source.room, event={**event, "data": value})
+        value, encoding = _shown(record.value or b"null")
+        event: dict[str, Any] = {
+            "id": record.offset, "event": (kind or b"message").decode("utf-8", "replace"),
+            "data": value,
+        }  # fmt: skip
+        if encoding != "json":
+            event["encoding"] = encoding
+        return StreamPublish(room=source.room, event=event)
     if record.key is None and source.bucket is not None:
         return None
     key, key_encoding = _text(record.key or b"")
@@ -261,13 +317,30 @@ def _of_queue(record: Record, queue: str) -> Operation | None:
             return QueueAck(queue=queue, sequence=place.sequence)
         case JobWritten(place=place) if place.queue == queue:
             about = about_of(record)
-            value, _ = _shown(record.value or b"null")
+            value, encoding = _shown(record.value or b"null")
             message = Published(
-                id=record.offset, sequence=place.sequence, value=value,
+                id=record.offset, sequence=place.sequence, value=value, encoding=encoding,
                 attributes=dict(about.attributes), key=about.key,
+                not_before_ms=about.not_before_ms, delay_ms=about.delay_ms,
             )  # fmt: skip
             return QueuePublish(queue=queue, message=message)
-        case DeliveryWritten() | _:
+        case DeliveryWritten(place=place, value=Delivery() as given) if place.queue == queue:
+            return QueueDelivery(
+                queue=queue, sequence=place.sequence, id=given.offset, count=given.count,
+                lane=given.lane, visibility_ms=given.visibility_ms,
+                not_before_ms=given.not_before_ms, count_before=given.count_before,
+                delay_ms=given.delay_ms,
+            )  # fmt: skip
+        case WorkQueueWritten(name=name, value=None) if name == queue:
+            return QueueDelete(queue=queue)
+        case WorkQueueWritten(name=name, value=Settings() as settings) if name == queue:
+            return QueueDeclare(
+                queue=queue, visibility_ms=settings.visibility_ms,
+                max_deliveries=settings.max_deliveries, ordered=settings.is_ordered,
+                messages_max=settings.messages_max, made_ms=settings.made_ms,
+                first_sequence=settings.first_sequence,
+            )  # fmt: skip
+        case _:
             return None
 
 
@@ -303,12 +376,31 @@ def record_of(entry: LogEntry) -> Record | None:
         case KvDel():
             raise ValueError("a deletion names one key")
         case QueuePublish(queue=queue, message=message):
-            about = About(message.attributes, message.key)
-            place, value = PlaceOf(queue, message.sequence), bytes(message.value)
+            about = About(message.attributes, message.key, message.not_before_ms, message.delay_ms)
+            place = PlaceOf(queue, message.sequence)
+            value = _value(message.value, message.encoding)
             made = job_record(place, value, about, now_ms=entry.timestamp)
             return replace(made, offset=entry.offset)
         case QueueAck(queue=queue, sequence=sequence):
             made = deletion(job_key(PlaceOf(queue, sequence)), entry.timestamp)
+            return replace(made, offset=entry.offset)
+        case QueueDelivery() as one:
+            given = Delivery(
+                one.id, one.count, one.lane, one.visibility_ms, one.not_before_ms,
+                one.count_before, one.delay_ms,
+            )  # fmt: skip
+            place = PlaceOf(one.queue, one.sequence)
+            made = delivery_record(place, given, now_ms=entry.timestamp)
+            return replace(made, offset=entry.offset)
+        case QueueDeclare() as one:
+            settings = Settings(
+                one.visibility_ms, one.max_deliveries, one.ordered, one.messages_max,
+                one.made_ms, one.first_sequence,
+            )  # fmt: skip
+            made = work_queue_record(one.queue, settings, now_ms=entry.timestamp)
+            return replace(made, offset=entry.offset)
+        case QueueDelete(queue=queue):
+            made = work_queue_record(queue, None, now_ms=entry.timestamp)
             return replace(made, offset=entry.offset)
         case _:
             return None

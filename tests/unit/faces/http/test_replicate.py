@@ -608,14 +608,18 @@ def test_what_a_queue_s_copy_hears_can_be_folded_as_its_log_is():
         replica = Replica(app)
         await replica.sync(0, {"queue": "q"}, snapshots=False)
 
-        entries = await replica.entries(2)
+        entries = await replica.entries(4)
         await replica.leave()
 
-        published, acknowledged = (
+        made, published, delivered, acknowledged = (
             protocol.record_of(protocol.decode_from_node(compact_json(entry))) for entry in entries
         )
+        assert made is not None and delivered is not None
         assert published is not None and acknowledged is not None
-        assert entries[0]["operation"]["type"] == "queue_publish"
+        assert [entry["operation"]["type"] for entry in entries] == [
+            "queue_declare", "queue_publish", "queue_delivery", "queue_ack",
+        ]  # fmt: skip
+        assert entries[2]["operation"]["count"] == 1
         assert (published.offset, published.value) == (given["id"], b'{"a":1}')
         assert (acknowledged.key, acknowledged.value) == (published.key, None)
 
