@@ -123,7 +123,7 @@ class Client:
         return Shown(answer.json["version"], json.dumps(answer.json["value"]).encode())
 
     def _saw(self, answer: Answer) -> None:
-        self._token = max(self._token, int(answer.json["token"].partition(":")[2]))
+        self._token = max(self._token, int(answer.json["token"].split(":")[1]))
 
     def _increment(self, key: str, before: Shown) -> None:
         """Write a greater number, if the key is still what it was; until somebody says what is."""

@@ -248,7 +248,8 @@ class Replica:
         return self._partitions.is_shown and self.status().state == "in_sync"
 
     def _has(self, token: str) -> Callable[[], bool]:
-        partition, _, offset = token.partition(":")
+        partition, _, rest = token.partition(":")
+        offset = rest.partition(":")[0]
         if not (partition.isdecimal() and offset.isdecimal()):
             raise ValueError(f"{token!r} is no token, such as an entry has")
         number, wanted = int(partition), int(offset)

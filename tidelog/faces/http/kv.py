@@ -2,7 +2,8 @@
 
 Rule 1: a value is JSON. What a Kafka client wrote that is none is shown as text or base64.
 Rule 2: a token names what a client has seen, of one partition. Given to a local read it is never
-        answered with less.
+        answered with less. One of another bucket of the name makes the read a strong one: this node
+        may know of neither that bucket's end nor this one's beginning.
 """
 
 from base64 import b64decode, b64encode
@@ -179,11 +180,12 @@ async def get_key(call: Call) -> Found:
     key = _key_of(call)
     kv = call.node.services.kv
     place = await kv.place_of(call.path["bucket"], key)
+    after = _after(call, place)
     found = await kv.get(
-        place, key, is_strong=call["consistency"] == "strong",
-        after=_after(call["token"], place), seconds=READ_SECONDS,
+        place, key, is_strong=call["consistency"] == "strong" or after is None, after=after or 0,
+        seconds=READ_SECONDS,
     )  # fmt: skip
-    token = _token(place, found.applied)
+    token = _token(call, place, found.applied)
     if found.entry is None or found.entry.value is None:
         raise Problem(
             404, f"{place.topic} has no key {call.path['key']!r}", token=token,
@@ -199,7 +201,7 @@ async def put_key(call: Call) -> Put:
     place, written = await _write_one(call, change, makes_bucket=True)
     return Put(
         key=call.path["key"], value=msgspec.Raw(value), version=written.offset,
-        token=_token(place, written.offset + 1),
+        token=_token(call, place, written.offset + 1),
     )  # fmt: skip
 
 
@@ -209,7 +211,7 @@ async def delete_key(call: Call) -> Deleted:
     is_done = written.offset >= 0
     return Deleted(
         key=call.path["key"], version=written.offset if is_done else None, deleted=is_done,
-        token=_token(place, written.offset + 1),
+        token=_token(call, place, written.offset + 1),
     )  # fmt: skip
 
 
@@ -279,7 +281,7 @@ async def write_batch(call: Call) -> Results:
                 version = done.offset + i if done.offset >= 0 else None
                 results[at] = {"key": key, "version": version}
                 if version is not None:
-                    results[at]["token"] = _token(place, version + 1)
+                    results[at]["token"] = _token(call, place, version + 1)
     return Results(results=results)
 
 
@@ -407,19 +409,32 @@ def _from_page(text: str) -> bytes:
         ) from None
 
 
-def _token(place: TopicPartition, offset: Offset) -> str:
-    return f"{place.partition}:{offset}"
+def _token(call: Call, place: TopicPartition, offset: Offset) -> str:
+    return f"{place.partition}:{offset}:{_id_of(call, place)}"
 
 
-def _after(token: str | None, place: TopicPartition) -> Offset:
-    """What a token asks of this partition; one of another asks nothing of it."""
+def _id_of(call: Call, place: TopicPartition) -> str:
+    """What tells a bucket from others of its name; empty if it was just deleted."""
+    topic = call.broker.image.topics.get(place.topic)
+    return "" if topic is None else topic.id.hex[:8]
+
+
+def _after(call: Call, place: TopicPartition) -> Offset | None:
+    """What a token asks of this partition; one of another asks nothing of it.
+
+    None for what was seen of another bucket of this name.
+    """
+    token: str | None = call["token"]
     if token is None:
         return 0
-    number, _, offset = token.partition(":")
+    number, _, rest = token.partition(":")
+    offset, _, bucket = rest.partition(":")
     is_one = number.isdecimal() and offset.isdecimal()
     if not is_one or len(number) > 9 or len(offset) > 18:
         raise Problem(400, f"{token[:100]!r} is no token; send what an answer gave, or none")
-    return int(offset) if int(number) == place.partition else 0
+    if int(number) != place.partition:
+        return 0
+    return int(offset) if bucket in ("", _id_of(call, place)) else None
 
 
 def _shown(entry: Entry, token: str = "") -> Found:

@@ -17,6 +17,7 @@ from tidelog.client import (
     TooLarge,
     Unavailable,
 )
+from tidelog.client.http.tokens import Tokens
 
 KEY = "/v1/kv/b/k"
 WATCH = "/v1/kv/b:watch"
@@ -422,6 +423,20 @@ def test_a_scan_has_a_limit_and_may_leave_values_out():
 
 def event(key: str, value: str, version: int) -> str:
     return f'id: c{version}\ndata: {{"key":"{key}","value":{value},"version":{version}}}\n\n'
+
+
+def test_a_token_of_a_bucket_that_was_made_anew_takes_the_place_of_the_old_one():
+    tokens = Tokens()
+    for token in ("0:9:aa", "1:4:aa", "0:7:aa"):
+        tokens.note("b", token)
+    assert (tokens.of("b", 0), tokens.of("b", 1)) == ("0:9:aa", "1:4:aa")
+
+    tokens.note("b", "0:2:bb")
+    tokens.note("b", "0:3:bb")
+
+    assert tokens.of("b", 0) == "0:3:bb"
+    tokens.note("plain", "0:3")
+    assert tokens.of("plain", 0) == "0:3"
 
 
 def test_a_watch_tells_of_changes_and_deletions():

@@ -247,6 +247,42 @@ def test_a_version_that_no_key_can_have_is_refused(version):
     on_a_node(story)
 
 
+def test_a_token_of_a_bucket_that_was_made_anew_holds_up_no_local_read():
+    async def story(node):
+        app = serving(node)
+        for number in range(5):
+            await change(app, {"op": "put", "key": "k", "value": number})
+        token = (await ask(app, "/v1/kv/b/k")).json["token"]
+        assert (await ask(app, "/v1/kv/b", method="DELETE")).status == 200
+        await change(app, {"op": "put", "key": "k", "value": "new"})
+        began_at = asyncio.get_running_loop().time()
+
+        found = await ask(app, f"/v1/kv/b/k?consistency=local&token={token}")
+
+        assert found.json["value"] == "new"
+        assert found.json["token"] != token
+        assert asyncio.get_running_loop().time() - began_at < 0.4
+        # One that is of this bucket, and ahead of it, waits at the replicas first.
+        number, _, bucket = found.json["token"].split(":")
+        ahead = f"{number}:99:{bucket}"
+        assert (await ask(app, f"/v1/kv/b/k?consistency=local&token={ahead}")).status == 200
+        assert asyncio.get_running_loop().time() - began_at >= 0.4
+
+    on_a_node(story)
+
+
+def test_versions_begin_again_in_a_bucket_that_was_made_anew():
+    async def story(node):
+        app = serving(node)
+        old = (await change(app, {"op": "put", "key": "k", "value": 1})).json["results"][0]
+        await ask(app, "/v1/kv/b", method="DELETE")
+        new = (await change(app, {"op": "put", "key": "k", "value": 2})).json["results"][0]
+
+        assert old["version"] == new["version"] == 0  # a limit that is documented
+
+    on_a_node(story)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
