@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 import pytest
 
+from tidelog.broker import kv
 from tidelog.broker.confirming import Confirming
 from tidelog.broker.kv import Kv, KvGet, KvGot
 from tidelog.broker.kv_state import LeaderState
@@ -123,6 +124,11 @@ def plant_requests_forgotten_at_failover(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "lead", lead_and_forget)
 
 
+def plant_refusals_that_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A request that was refused, since its key was there, is judged again when it comes again."""
+    patch.setattr(kv, "may_be_met", lambda change, settled_to: False)
+
+
 # How they are found.
 
 
@@ -139,6 +145,7 @@ BACK_ALONE = (*SILENT, Fault(1.01, "crash", {"node": 2, "down_seconds": 0.1}))
 PLAIN = KvPace(clients=5, keys=2, think_seconds=0.02, patience_seconds=0.5, once_chance=0.3)
 KEYED = replace(PLAIN, once_chance=1.0)
 SHORT_LIVED = replace(PLAIN, ttl_ms_max=400)
+COMING_AND_GOING = replace(KEYED, clients=8, keys=1, ttl_ms_max=300)
 MANY = replace(PLAIN, clients=12, patience_seconds=0.2)
 TRANSACTING = replace(PLAIN, transactions=2, abort_chance=0.5)
 
@@ -154,7 +161,7 @@ def a_plan(seed: int, pace: KvPace, faults: tuple[Fault, ...]) -> Plan:
     )  # fmt: skip
 
 
-SEEDS = range(2, 12)
+SEEDS = range(2, 32)
 """Tried one after the other: a history depends on every moment, and changes with the product."""
 
 
@@ -168,6 +175,7 @@ SEEDS = range(2, 12)
         (plant_expiry_of_whatever_is_there, SHORT_LIVED, CALM, {watch.EXPIRED}),
         (plant_expiry_by_anybodys_clock, SHORT_LIVED, AHEAD, {registers.WENT_BACK}),
         (plant_requests_forgotten_at_failover, KEYED, RESTARTED, {watch.ONCE, SAME_ANSWER}),
+        (plant_refusals_that_are_forgotten, COMING_AND_GOING, CALM, {SAME_ANSWER}),
     ],
 )
 def test_a_bug_is_found_by_its_invariant(plant, pace, faults, names):

@@ -136,6 +136,8 @@ class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether each key was there before; None where that does not matter. Empty for a repeat."""
     refused: tuple[tuple[int, Offset | None], ...] = ()
     """The changes whose condition does not hold, and their keys' versions. Then none was done."""
+    is_repeat: bool = False
+    """Refused as it was before: the condition did not hold then, and the versions are of now."""
 
 
 class Kv:
@@ -342,7 +344,7 @@ class Kv:
                 await write.committed()
                 return KvWritten(offset=NO_OFFSET, existed=(False,))
             if repeated.first_sequence == stale:
-                return await self._still_refused(partition, state, work, write, deadline)
+                return await self._still_refused(state, work, write, deadline)
             if repeated.offset_delta + 1 != len(work.changes):
                 raise reused()
             return KvWritten(offset=await write.committed())
@@ -373,25 +375,19 @@ class Kv:
         return KvWritten(offset=await write.committed(), existed=existed)
 
     async def _still_refused(
-        self,
-        partition: Partition,
-        state: LeaderState,
-        work: KvWrite,
-        write: Write,
-        deadline: float,
+        self, state: LeaderState, work: KvWrite, write: Write, deadline: float
     ) -> KvWritten:
         """The answer to a repeat of what was refused: with what the keys' versions are now."""
-        asking = [change for change in work.changes if change.if_version is not None]
         now = [state.current(change.key) if change.asks else None for change in work.changes]
-        seen = max(state.overlay.certain_at(change.key) for change in asking)
+        seen = max(state.overlay.certain_at(change.key) for change in work.changes)
         await write.committed()
-        await self._certain(partition, state.leader, seen, deadline)
+        await self._certain(state.partition, state.leader, seen, deadline)
         refused = find_refused(work.changes, now) or tuple(
             (at, version_of(entry))
             for at, (change, entry) in enumerate(zip(work.changes, now, strict=True))
             if change.if_version is not None
         )
-        return KvWritten(offset=NO_OFFSET, refused=refused)
+        return KvWritten(offset=NO_OFFSET, refused=refused, is_repeat=True)
 
     async def _certain(
         self, partition: Partition, leader: Leader, end: Offset, deadline: float

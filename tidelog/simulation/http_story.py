@@ -92,7 +92,7 @@ class HttpSession(Session):
     def token(self, place: TopicPartition) -> Offset:
         """How far the client knows that it has seen a partition."""
         token = self.http._plans.core.tokens.of(place.topic, place.partition)
-        return 0 if token is None else int(token.partition(":")[2])
+        return 0 if token is None else int(token.split(":")[1])
 
 
 class HttpLoad(KvLoad):
@@ -216,7 +216,7 @@ class HttpLoad(KvLoad):
             found = ABSENT if error.version is None else error.version
             session.versions[write.key] = found
             if not is_unsure:
-                write.refused(found)
+                _refused(write, error)
             return
         if version is None:  # there was nothing to delete, or it is not told why it was not done
             if not is_unsure:
@@ -271,8 +271,8 @@ class HttpLoad(KvLoad):
                 found = ABSENT if result.error.version is None else result.error.version
                 session.versions[write.key] = found
                 if not is_unsure:
-                    write.refused(found)
-            elif not is_unsure:
+                    _refused(write, result.error)
+            elif not is_unsure and not isinstance(result.error, OutcomeUnknown):
                 write.fail()
 
     async def _repeat(self, session: Session) -> None:
@@ -470,6 +470,14 @@ class HttpLoad(KvLoad):
         if anomalies:
             more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
             self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+
+
+def _refused(write: Write, error: Conflict) -> None:
+    """A condition did not hold; of a repeat, the version is that of now."""
+    if error.problem.get("repeated"):
+        write.fail()
+    else:
+        write.refused(ABSENT if error.version is None else error.version)
 
 
 async def _ask_for(

@@ -334,8 +334,8 @@ class KvLoad(ReplicatedLoad):
                     return
                 await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
             else:
-                self._told(session, place, begun, written, is_unsure=is_unsure)
-                if once != NO_PRODUCER and written.offset >= 0:
+                self._told(session, place, begun, written)
+                if once != NO_PRODUCER:
                     session.repeatable.append((place, changes, once, written.offset))
                 return
         if not is_unsure:
@@ -351,9 +351,9 @@ class KvLoad(ReplicatedLoad):
         )
 
     def _told(
-        self, session: Session, place: TopicPartition, begun: list[Write], written: KvWritten, *,
-        is_unsure: bool,
-    ) -> None:  # fmt: skip
+        self, session: Session, place: TopicPartition, begun: list[Write], written: KvWritten
+    ) -> None:
+        """An answer speaks for all tries: what was not done by one is done by none."""
         if written.offset >= 0:
             self.acknowledged += len(begun)
             self.replicas.acknowledged(place, written.offset + len(begun))
@@ -370,18 +370,19 @@ class KvLoad(ReplicatedLoad):
             if number in refused:
                 version = ABSENT if (found := refused[number]) is None else found
                 session.versions[write.key] = version
-                if not is_unsure:  # else an earlier try may yet be done
-                    write.refused(version)
-            elif not is_unsure:
-                if refused:
+                if written.is_repeat:  # that is the version now, not when it was judged
                     write.fail()
                 else:
-                    write.needless()
+                    write.refused(version)
+            elif refused:
+                write.fail()
+            else:
+                write.needless()
         self.world.trace.note(session.name, f"{place} refuses {sorted(refused)} of {len(begun)}")
         self._done(session, "writes")
 
     async def _repeat(self, session: Session) -> None:
-        """Ask once more for what was done, perhaps long ago and at another leader."""
+        """Ask once more for what was done or not, perhaps long ago and at another leader."""
         if not session.repeatable:
             return
         place, changes, once, offset = session.random.choice(session.repeatable)

@@ -351,7 +351,9 @@ class _Session:
         elif status == 409:
             found = document.get("version")
             self._versions[key] = ABSENT if found is None else found
-            if is_sure:
+            if is_sure and document.get("repeated"):  # that is the version now
+                writing.fail()
+            elif is_sure:
                 writing.refused(self._versions[key])
         elif status in (404, 503) and once is None and is_sure:
             writing.fail()

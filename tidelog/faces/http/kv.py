@@ -230,7 +230,7 @@ async def _write_one(
         place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds
     )
     for _, version in written.refused:
-        raise Problem(409, **_stale(change, version))
+        raise Problem(409, **_stale(change, version, written))
     return place, written
 
 
@@ -276,7 +276,7 @@ async def write_batch(call: Call) -> Results:
                 error = {"status": why.status, "detail": why.detail, **why.facts}
                 results[at] = {"key": key, "error": error}
             elif refused:
-                results[at] = {"key": key, "error": _refusal(changes[at], refused, i)}
+                results[at] = {"key": key, "error": _refusal(changes[at], refused, i, done)}
             else:
                 version = done.offset + i if done.offset >= 0 else None
                 results[at] = {"key": key, "version": version}
@@ -369,22 +369,25 @@ def _change(key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int
     return Change(key, value, None, if_version, ttl_ms)
 
 
-def _stale(change: Change, version: Offset | None) -> dict[str, Any]:
-    if change.if_version == (-1 if version is None else version):
-        why = "the condition holds now, but did not when this request first came"
-        return {
-            "detail": f"{why}; decide anew, with another Idempotency-Key", "version": version,
-        }  # fmt: skip
+def _stale(change: Change, version: Offset | None, written: KvWritten) -> dict[str, Any]:
+    """Why a condition was refused; the version is that of now, also for a repeat."""
     now = "it is not there" if version is None else f"it is {version}"
     wanted = "the key must not be there" if change.if_version == -1 else (
         f"the version must be {change.if_version}"
     )  # fmt: skip
-    return {"detail": f"{wanted}, but {now}; read it again and decide anew", "version": version}
+    if not written.is_repeat:
+        detail = f"{wanted}, but {now}; read it again and decide anew"
+        return {"detail": detail, "version": version}
+    detail = f"{wanted}, which did not hold when this request first came; now {now}. Decide anew"
+    detail += ", with another Idempotency-Key"
+    return {"detail": detail, "version": version, "repeated": True}
 
 
-def _refusal(change: Change, refused: dict[int, Offset | None], at: int) -> dict[str, Any]:
+def _refusal(
+    change: Change, refused: dict[int, Offset | None], at: int, written: KvWritten
+) -> dict[str, Any]:
     if at in refused:
-        return {"status": 409, **_stale(change, refused[at])}
+        return {"status": 409, **_stale(change, refused[at], written)}
     return {"status": 424, "detail": "not done: another change of its partition was refused"}
 
 

@@ -153,7 +153,7 @@ def test_a_late_copy_of_a_request_that_changed_nothing_changes_nothing():
         assert (first.json["deleted"], first.json["version"]) == (False, None)
         assert (await ask(app, "/v1/kv/b/k")).json["value"] == "precious"
         assert (refused.status, refused.json["version"]) == (409, 0)
-        assert (still.status, still.json["version"]) == (409, None)
+        assert (still.status, still.json["version"], still.json["repeated"]) == (409, None, True)
         assert "first came" in still.json["detail"]
         assert (await ask(app, "/v1/kv/b/new")).status == 404
 
