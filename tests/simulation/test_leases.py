@@ -21,9 +21,9 @@ SECONDS_MAX = 30.0
 
 
 @contextmanager
-def a_cluster() -> Iterator[World]:
-    quorum = ",".join(f"{n}@node-{n}:9192" for n in range(1, NODES + 1))
-    with World(5, nodes=NODES, node_factory=partial(real_node, quorum=quorum)) as world:
+def a_cluster(nodes: int = NODES) -> Iterator[World]:
+    quorum = ",".join(f"{n}@node-{n}:9192" for n in range(1, nodes + 1))
+    with World(5, nodes=nodes, node_factory=partial(real_node, quorum=quorum)) as world:
         QuorumWatch(world)
         world.start()
         world.run(1)
@@ -49,10 +49,15 @@ def is_fenced(world: World, node: int, by: int) -> bool:
     return bool(world.node(by).broker.image.brokers[node].fenced)
 
 
-def tell_a_controller_that_dies() -> None:
+def life_of(world: World, node: int, by: int) -> int:
+    return int(world.node(by).broker.image.brokers[node].broker_epoch)
+
+
+def tell_a_controller_that_dies(*, is_damaged: bool = False) -> None:
     """Only the controller hears a broker, answers its heartbeat, and dies."""
     with a_cluster() as world:
         first = the_controller(world)
+        world.machines[first].is_damaged = is_damaged
         broker, *others = (node for node in world.machines if node != first)
         for other in others:
             world.cut(broker, other)
@@ -62,6 +67,11 @@ def tell_a_controller_that_dies() -> None:
 
         world.run_until(lambda: is_fenced(world, broker, others[0]), SECONDS_MAX)
         world.run(2)
+
+
+def tell_a_damaged_controller_that_dies() -> None:
+    """What it said last of the broker excuses nothing of what is decided after it."""
+    tell_a_controller_that_dies(is_damaged=True)
 
 
 def tell_a_controller_that_is_deposed() -> None:
@@ -104,6 +114,7 @@ def plant_a_controller_that_is_always_sure(patch: pytest.MonkeyPatch) -> None:
     ("tell", "plant"),
     [
         (tell_a_controller_that_dies, plant_leases_counted_from_what_was_heard),
+        (tell_a_damaged_controller_that_dies, plant_leases_counted_from_what_was_heard),
         (tell_a_controller_that_is_deposed, plant_a_controller_that_is_always_sure),
     ],
 )
@@ -129,3 +140,24 @@ def test_an_answer_that_comes_late_gives_no_lease_to_a_broker_that_has_ended_its
         world.run(1)  # answers are on their way
 
         assert not membership.has_lease
+
+
+def test_a_lease_is_no_fenced_brokers_where_only_damaged_nodes_know_that_it_is_fenced_no_longer():
+    """They lead and vote as others do; nobody sound has come as far."""
+    with a_cluster(nodes=3) as world:
+        first = the_controller(world)
+        broker, sound = (node for node in world.machines if node != first)
+        life = world.node(broker).broker.membership.broker_epoch
+        world.crash(broker)
+        world.run_until(lambda: is_fenced(world, broker, sound), SECONDS_MAX)
+        world.machines[first].is_damaged = world.machines[broker].is_damaged = True
+        world.restart(broker)
+        world.run_until(lambda: life_of(world, broker, sound) > life, SECONDS_MAX)
+        assert is_fenced(world, broker, sound)
+
+        cut_off(world, sound)
+        world.run_until(lambda: not is_fenced(world, broker, first), SECONDS_MAX)
+        world.run(0.5)
+
+        assert world.node(broker).broker.membership.has_lease
+        assert is_fenced(world, broker, sound)
