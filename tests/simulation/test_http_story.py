@@ -8,11 +8,13 @@ import pytest
 
 from tidelog.backup import creating, restoring
 from tidelog.backup.asking import BackupClient
+from tidelog.client.admin import AdminClient
 from tidelog.model import TopicPartition
 from tidelog.simulation.backups import MemoryStorage
 from tidelog.simulation.http_clients import http_client
 from tidelog.simulation.nodes import bootstrap, http_of, real_node
 from tidelog.simulation.swarm import make_plan, play
+from tidelog.simulation.who_leads import manual_failover
 from tidelog.simulation.world import World
 
 
@@ -79,3 +81,45 @@ def test_a_bucket_is_restored_as_it_was_and_its_keys_expire_after_that():
             return partition.high_watermark == 3
 
         world.run_until(is_expired, 60)  # though nobody asks for it
+
+
+def test_operators_who_let_a_topic_fail_over_by_itself_again_think_of_what_was_restored_of_it():
+    """A backup has the setting of its moment, and nobody promotes what is restored of it."""
+    quorum = "1@node-1:9192,2@node-2:9192,3@node-3:9192"
+    with World("by hand", nodes=3, node_factory=partial(real_node, quorum=quorum)) as world:
+        world.start()
+        host, storage = world.client("story"), MemoryStorage()
+        addresses = ",".join(map(bootstrap, world.machines))
+        connect = partial(BackupClient, network=host.network)
+
+        def state(topic):
+            return world.node(1).broker.image.topics[topic].partitions[0]
+
+        def mode(topic):
+            return world.node(1).broker.image.topics[topic].config.get("failover.mode")
+
+        async def create():
+            client = AdminClient(addresses, network=host.network)
+            await client.create_topic("tide-0", partitions=1, replication=3)
+            client.close()
+
+        async def restore():
+            made = await creating.create(
+                addresses, storage, creating.Wish(), now_ms=host.process.clock.wall_ms,
+                connect=connect,
+            )  # fmt: skip
+            wish = restoring.Wish(prefix="again-")
+            await restoring.restore(addresses, storage, made.manifest, wish, connect=connect)
+
+        world.do(create())
+        manual_failover(world, "tide-0", seconds=20)
+        world.run_until(lambda: mode("tide-0") == "manual", 10)
+        world.do(restore())
+        world.run_until(lambda: mode("again-tide-0") == "manual", 10)
+        leader = state("again-tide-0").leader
+        world.crash(leader)
+        world.run(0.1)
+        world.restart(leader)
+        world.run_until(lambda: world.all_up() and state("again-tide-0").leader == -1, 10)
+
+        world.run_until(lambda: state("again-tide-0").leader != -1, 40)

@@ -239,12 +239,20 @@ async def _set(world: World, host: Client, topic: str, change: ConfigChange) -> 
 
 
 async def _keep_away(world: World, host: Client, topic: str, change: ConfigChange) -> None:
-    """Take a setting back, and look again and again: an older order may come late."""
+    """Take a setting back, and look again and again: an older order may come late.
+
+    A backup keeps the settings of its moment; so has what is restored of it under another name.
+    """
     while True:
         images = [machine.node.broker.image for machine in world.machines.values() if machine.is_up]
-        known = [image.topics[topic] for image in images if topic in image.topics]
-        if any(found.config.get(change.name) == change.value for found in known):
-            await _set(world, host, topic, ConfigChange(name=change.name, value=None))
+        named = {
+            name
+            for image in images
+            for name, found in image.topics.items()
+            if name.endswith(topic) and found.config.get(change.name) == change.value
+        }
+        for name in sorted(named):
+            await _set(world, host, name, ConfigChange(name=change.name, value=None))
         await asyncio.sleep(_LOOK_SECONDS)
 
 
