@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from tests.unit.simulation.test_world import Counter as CountingNode
+from tidelog.faces.cli.simulate import Story
 from tidelog.simulation.faults import DAMAGING, FORGETTING, KINDS
 from tidelog.simulation.plan import Fault
 from tidelog.simulation.situations import EVERY_KIND
@@ -52,6 +53,10 @@ def test_only_one_machine_is_damaged():
 
 def test_every_story_comes_up():
     assert {make_plan(seed).story for seed in range(50)} == set(STORIES)
+
+
+def test_every_story_can_be_asked_for():
+    assert [story.value for story in Story] == list(STORIES)
 
 
 def test_replicas_are_many_and_disks_keep_what_they_promise():

@@ -36,6 +36,7 @@ class Story(StrEnum):
     TRANSACTIONS = "transactions"
     KV = "kv"
     QUEUES = "queues"
+    HTTP = "http"
 
 
 def simulate(
