@@ -30,7 +30,8 @@ class HttpListener:
         self._listening: asyncio.AbstractServer | None = None
         self._server: Server | None = None
         self._loading: asyncio.Task[None] | None = None
-        self.waiting: set[_Waiting] = set()
+        self.waiting: dict[_Waiting, None] = {}
+        """In the order in which they came, which is the order in which they are served."""
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; where that turned out to be."""
@@ -104,7 +105,7 @@ class _Waiting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream, as every Network gives
-        self._listener.waiting.add(self)
+        self._listener.waiting[self] = None
         self._listener.load()
 
     def data_received(self, data: bytes) -> None:
@@ -112,15 +113,15 @@ class _Waiting(asyncio.Protocol):
         self._transport.pause_reading()  # earlier, uvloop would not listen
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._listener.waiting.discard(self)
+        self._listener.waiting.pop(self, None)
 
     def drop(self) -> None:
-        self._listener.waiting.discard(self)
+        self._listener.waiting.pop(self, None)
         self._transport.abort()
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Let `protocol` have the connection, from its first byte on."""
-        self._listener.waiting.discard(self)
+        self._listener.waiting.pop(self, None)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         if self._received and not self._transport.is_closing():
