@@ -6,12 +6,14 @@ used (`connections.py`).
 
 Rule 1: a connection that owes us something and is silent for too long is closed, whatever its part.
 Rule 2: a stop waits for answers under way, but not for long, and for streams not at all.
+Rule 3: whatever is done to all connections or requests is done in the order in which they came.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterator, MutableSet
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
@@ -30,6 +32,38 @@ SWEEP_SECONDS: Final = 5.0
 END_SECONDS_MAX: Final = 1.0
 
 Connection: TypeAlias = HttpConnection | SocketConnection
+T = TypeVar("T")
+
+
+class _InOrder(MutableSet[T]):
+    """A set for uvicorn that keeps the order in which things came."""
+
+    def __init__(self) -> None:
+        self._things: dict[T, None] = {}
+
+    def __contains__(self, thing: object) -> bool:
+        return thing in self._things
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def add(self, value: T) -> None:
+        self._things[value] = None
+
+    def discard(self, value: T) -> None:
+        self._things.pop(value, None)
+
+
+class _State(ServerState):
+    """What uvicorn's connections share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections: Any = _InOrder[Connection]()
+        self.tasks: Any = _InOrder[asyncio.Task[None]]()
 
 
 class Server:
@@ -49,7 +83,7 @@ class Server:
             ws_ping_interval=PING_SECONDS, ws_ping_timeout=PING_SECONDS,
         )  # fmt: skip
         self.config.load()
-        self.state = ServerState()
+        self.state = _State()
         self.left = asyncio.Event()
         """Set whenever a connection has ended."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
@@ -59,7 +93,7 @@ class Server:
 
     @property
     def connections(self) -> list[Connection]:
-        return list(self.state.connections)  # type: ignore[arg-type]
+        return list(self.state.connections)
 
     @property
     def is_full(self) -> bool:

@@ -520,6 +520,29 @@ def test_a_socket_to_nobody_is_refused_by_the_application_with_a_status(run):
 # The end.
 
 
+def test_connections_and_requests_are_kept_in_the_order_of_coming(run):
+    """A stop ends them in that order: the simulator's history must not change from run to run."""
+
+    async def story(stage):
+        writers, ports, tasks = [], [], []
+        for _ in range(20):
+            _, writer = await stage.open()
+            writers.append(writer)
+            ports.append(writer.get_extra_info("sockname")[1])
+            stage.app.waiting.clear()
+            writer.write(b"GET /wait HTTP/1.1\r\n\r\n")
+            await stage.app.waiting.wait()
+            tasks += [task for task in stage.server.state.tasks if task not in tasks]
+
+        assert [one.client[1] for one in stage.server.connections] == ports
+        assert list(stage.server.state.tasks) == tasks
+        assert len(tasks) == 20
+        for writer in writers:
+            writer.close()
+
+    run(story)
+
+
 def test_a_stop_gives_streams_an_end_and_tells_the_application(run):
     async def story(stage):
         reader, writer = await stage.open()
