@@ -155,7 +155,7 @@ def passes(seed: int, pace: TransactionPace, kinds: tuple[str, ...]) -> bool:
         (plant_markers_for_some, 1, PLAIN, RESTARTS, watch.COMPLETED),
         (plant_a_coordinator_that_reads_nothing, 1, PLAIN, RESTARTS, watch.TRANSITIONS),
         (plant_ends_that_count_at_once, 1, PLAIN, RESTARTS, watch.STABLE),
-        (plant_a_decision_over_anybody, 6, DECISIONS, CALM, watch.BATCH),
+        (plant_a_decision_over_anybody, 1, DECISIONS, CALM, watch.BATCH),
         (plant_batches_decided_again, 1, DECISIONS, CALM, watch.TRANSITIONS),
     ],
 )
