@@ -9,12 +9,14 @@ import pytest
 
 from tidelog.broker import groups
 from tidelog.broker.coordinator import GroupsDriver
+from tidelog.groups.group import Group
 from tidelog.groups.offsets import Offsets
 from tidelog.groups.shard import Shard
 from tidelog.groups.state import GroupState
 from tidelog.groups.writes import Writes
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.group_lives import ONE_TOPIC, STATIC
+from tidelog.simulation.group_watch import OWNER, RISES, STORED
 from tidelog.simulation.groups import METADATA
 from tidelog.simulation.offset_lives import FORGOTTEN, KEPT
 
@@ -84,6 +86,41 @@ def load_without_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Offsets, "apply", forget)
 
 
+def forget_generations(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that comes counts the generations of a group from the beginning."""
+    restore = GroupState._restore
+
+    def begin_anew(self: GroupState, record: Any) -> None:
+        restore(self, record)
+        self.generation = 0
+
+    patch.setattr(GroupState, "_restore", begin_anew)
+
+
+def tell_before_storing(patch: pytest.MonkeyPatch) -> None:
+    """Members hear of their shares while those are on their way to the log."""
+    sync = Group.sync
+
+    def tell(self: Group, event: Any, at: Any) -> Any:
+        effects, saving = sync(self, event, at), self._saving
+        if saving is not None:
+            self._saving = None
+            self._become_stable(saving.record, at)
+        return [*effects, *self._done()]
+
+    patch.setattr(Group, "sync", tell)
+
+
+def give_all_to_all(patch: pytest.MonkeyPatch) -> None:
+    """Whatever the leader says, every member owns the first partition."""
+    record = GroupState.record
+
+    def overrule(self: GroupState, assignments: Any, since_ms: int) -> Any:
+        return record(self, {member.id: bytes([0]) for member in self.roster}, since_ms)
+
+    patch.setattr(GroupState, "record", overrule)
+
+
 @pytest.mark.parametrize(
     ("plant", "kind", "invariant"),
     [
@@ -94,6 +131,9 @@ def load_without_metadata(patch: pytest.MonkeyPatch) -> None:
         (delete_groups_alone, "delete_group", FORGOTTEN),
         (expire_by_age_alone, "expire_offsets", KEPT),
         (load_without_metadata, "delete_offsets", METADATA),
+        (forget_generations, "stop", RISES),
+        (tell_before_storing, "stop", STORED),
+        (give_all_to_all, "stop", OWNER),
     ],
 )
 def test_the_story_of_groups_finds_it(

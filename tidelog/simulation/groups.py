@@ -9,13 +9,13 @@ Rule 1: a member commits one offset at a time. If it cannot tell what became of 
 
 | invariant                        | meaning                                                       |
 |----------------------------------|---------------------------------------------------------------|
-| one owner in a generation        | no two members are ever given a partition in one generation   |
 | group offset regressed (history) | what was committed or looked up is never followed by less     |
 | metadata belongs to its offset   | what a member noted with an offset is told with it, and with  |
 |                                  | no other                                                      |
 | liveness                         | after healing somebody commits for every partition            |
 
-What must hold of the log that the groups are kept in is said in `replica_watch`.
+What must hold of the log that the groups are kept in is said in `replica_watch`, and of generations
+and their owners in `group_watch`.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import TidelogError
 from tidelog.model import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 from tidelog.simulation import history
+from tidelog.simulation.group_watch import GroupWatch
 from tidelog.simulation.history import History
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.quorum import LIVENESS, QuorumWatch
@@ -42,7 +43,6 @@ from tidelog.wire.entities import request_entity
 
 T = TypeVar("T")
 
-OWNER: Final = "one owner in a generation"
 METADATA: Final = "metadata belongs to its offset"
 
 _TOPIC: Final = "tide"
@@ -205,13 +205,13 @@ class GroupLoad:
         self.pace = pace
         self.watch = QuorumWatch(world)
         self.replicas = ReplicaWatch(world)
+        self.generations = GroupWatch(world, self.replicas)
         self.history = History()
         self.operations = 0
         self.acknowledged = 0
         self.places = [TopicPartition(_TOPIC, number) for number in range(pace.partitions)]
         self.groups = [f"group-{number}" for number in range(pace.groups)]
         self._hosts = [world.client(f"client-{number}") for number in world.machines]
-        self._owners: dict[tuple[str, int, int], str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[tuple[str, TopicPartition], None] = {}
 
@@ -279,7 +279,7 @@ class GroupLoad:
         pace, generator = self.pace, member.random
         await member.join()
         self.operations += 1
-        self._note_owner(member)
+        self.generations.told(member.group, member.generation, member.id, bytes(member.shares))
         self.world.trace.note(member.name, f"owns {member.shares} in {member.generation}")
         offsets: dict[TopicPartition, Offset] = {}
         for number in member.shares:
@@ -305,13 +305,6 @@ class GroupLoad:
                 await member.heartbeat()
             self.operations += 1
             await asyncio.sleep(pace.think_seconds * 2 * generator.random())
-
-    def _note_owner(self, member: Member) -> None:
-        for number in member.shares:
-            key = (member.group, member.generation, number)
-            owner = self._owners.setdefault(key, member.id)
-            if owner != member.id:
-                self.world.fail(OWNER, f"{key}: {owner} and {member.id}")
 
     async def _commit(
         self, member: Member, place: TopicPartition, offset: Offset, late_seconds: float = 0.0
