@@ -352,6 +352,41 @@ def test_a_deleted_group_is_gone_with_its_offsets_also_after_a_restart():
     }
 
 
+@pytest.mark.parametrize("end", ["delete_group", "expire"])
+@pytest.mark.parametrize("instance_id", [None, "static"])
+def test_a_member_of_a_removed_group_is_nobody_in_the_next_one_of_that_name(end, instance_id):
+    desk = ShardDesk()
+    zombie = stable(desk)
+    desk.leave("g", Leaver(zombie))
+    desk.store()
+    if end == "delete_group":
+        desk.delete_group("g")
+    else:
+        desk.expire()
+    desk.store()
+    assert states(desk) == {}
+    desk = desk.restart()
+    assert isinstance(desk.heartbeat("g", zombie, 1), UnknownMemberId)
+
+    member = stable(desk, instance_id=instance_id)
+
+    assert [group.generation for group in desk.shard.groups()] == [1], "as the zombie's"
+    assert member != zombie
+    for at in (desk, desk.restart()):
+        tokens = [
+            at.commit("g", {ORDERS: 5}, member_id=zombie, generation=1),
+            at.commit_in_transaction("g", {ORDERS: 5}, member_id=zombie, generation=1),
+            at.sync("g", zombie, 1, assignments={zombie: b"all"}),
+            at.join("g", zombie),
+        ]
+        heard = [at.answers[token] for token in tokens]
+        heard += [at.heartbeat("g", zombie, 1), at.leave("g", Leaver(zombie)).members[0][1]]
+        assert [type(answer) for answer in heard] == [UnknownMemberId] * 6
+        assert not at.in_flight
+        assert at.offsets("g") == {}
+        assert at.heartbeat("g", member, 1) is None
+
+
 def test_a_deletion_that_fails_leaves_the_group_as_it_was():
     desk = ShardDesk()
     desk.commit("g", {ORDERS: 1})
