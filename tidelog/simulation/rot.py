@@ -23,6 +23,7 @@ from typing import Final
 
 from tidelog.host import Path
 from tidelog.log.scrub import SegmentScrub
+from tidelog.model import TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import iterate_batches
 from tidelog.simulation.machine import Machine
@@ -137,6 +138,9 @@ def _not_scrubbed(
             waiting = f"{machine.name} has not read which cycle it is in"
             continue
         life, cycle = cycles.get(machine.number, (0, 0))
+        if life != machine.lives and (early := _not_committed(machine)):
+            waiting = f"{machine.name} does not know that all of {early} is committed"
+            continue
         if life != machine.lives:
             cycle = state.cycle + 2  # the one that is under way may have passed what rotted since
             cycles[machine.number] = (machine.lives, cycle)
@@ -149,6 +153,17 @@ def _not_scrubbed(
         elif busy := [p.name for p in broker.partitions() if p.files.locked()]:
             waiting = f"{machine.name} changes files of {busy}"  # a swap may be half done
     return waiting
+
+
+def _not_committed(machine: Machine) -> list[TopicPartition]:
+    """Where segments are sealed above the watermark that a node knows: nobody scrubs those."""
+    return [
+        partition.name
+        for partition in machine.node.broker.partitions()
+        if partition.name.topic.startswith(TOPICS)
+        and partition.log.segments[-1].base
+        > min(partition.high_watermark, partition.log.synced_end)
+    ]
 
 
 def _rot_in(machine: Machine, partition: Partition) -> str | None:
