@@ -75,5 +75,3 @@ def test_the_event_of_a_room_says_how_its_data_is_to_be_read():
     assert msgspec.json.decode(entry.operation)["event"] == {
         "id": 3, "event": "message", "data": "1e999", "encoding": "text",
     }  # fmt: skip
-
-
