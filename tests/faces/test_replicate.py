@@ -156,11 +156,13 @@ def test_queues_rooms_and_pubsub_are_heard_too(node, bucket, replica):
     queue.say({"type": "sync", "from_offset": 0})
     queue.hear()
     ask(node, "POST", f"/v1/queues/{bucket}/messages", {"messages": [{"value": {"n": 1}}]})
-    (told,) = queue.entries(1)
+    declared, told = queue.entries(2)
+    assert declared["type"] == "queue_declare"
     assert (told["type"], told["message"]["value"]) == ("queue_publish", {"n": 1})
     (got,) = ask(node, "POST", f"/v1/queues/{bucket}/receive")["messages"]
     ask(node, "POST", f"/v1/queues/{bucket}/ack", {"receipts": [got["receipt"]]})
-    (done,) = queue.entries(1)
+    given, done = queue.entries(2)
+    assert (given["type"], given["sequence"]) == ("queue_delivery", done["sequence"])
     assert (done["type"], done["sequence"]) == ("queue_ack", told["message"]["sequence"])
 
     ask(node, "POST", f"/v1/rooms/{bucket}/events", {"data": 1})
