@@ -161,8 +161,8 @@ def _not_committed(machine: Machine) -> list[TopicPartition]:
         partition.name
         for partition in machine.node.broker.partitions()
         if partition.name.topic.startswith(TOPICS)
-        and partition.log.segments[-1].base
-        > min(partition.high_watermark, partition.log.synced_end)
+        and (partition.leader is not None or partition.follower is not None)
+        and partition.log.segments[-1].base > partition.high_watermark
     ]
 
 
