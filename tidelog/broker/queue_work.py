@@ -5,7 +5,7 @@ Rule: a request with an Idempotency-Key is known again by that key, and by what 
 """
 
 from hashlib import blake2b
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
@@ -92,14 +92,20 @@ class AppendWork(ShardWork, frozen=True, kw_only=True):
 class ReadNextWork(ShardWork, frozen=True, kw_only=True):
     queue_id: int
     client: str
+    is_repeat: bool = False
+    """Whether an earlier copy of it may be on its way, or have been done."""
 
     def wanted(self) -> tuple[object, ...]:
         return self.queue_id, self.client
 
+    def repeated(self) -> Self:
+        return msgspec.structs.replace(self, is_repeat=True)
+
     def event(self, reply: Token) -> Event:
         return Read(
-            reply=reply, request=self.known_by(), queue_id=self.queue_id, client=self.client
-        )
+            reply=reply, request=self.known_by(), queue_id=self.queue_id, client=self.client,
+            is_repeat=self.is_repeat,
+        )  # fmt: skip
 
 
 class DeclareWork(ShardWork, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Union
 from uuid import UUID
 
 import msgspec
@@ -74,6 +74,10 @@ class Work(
         """Whether an answer tells what became of earlier tries as well."""
         return True
 
+    def repeated(self) -> Self:
+        """The same work, for a try after one of which nobody knows whether it was done."""
+        return self
+
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Work)
@@ -132,6 +136,7 @@ class Serving:
                     raise
                 failure = error
                 unknown = None if work.is_read else error
+                work = work.repeated()
             except BrokerError as error:
                 if unknown is None:
                     raise

@@ -85,6 +85,13 @@ class PointerMoved(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NothingToRead(Asked):
+    """The client had read everything; no copy of this read moves its pointer."""
+
+    event: Read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QueueDeclared(Asked):
     event: Declare
     settings: Settings
@@ -180,6 +187,7 @@ Change: TypeAlias = (
     | QueueDeleted
     | MessageAdded
     | PointerMoved
+    | NothingToRead
     | QueueDeclared
     | QueueDropped
     | MessagesPublished

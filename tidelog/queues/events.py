@@ -74,6 +74,8 @@ class Read:
     request: Request = ANONYMOUS
     queue_id: int
     client: str
+    is_repeat: bool = False
+    """Whether another copy of the request may be on its way."""
 
 
 # Requests of work queues.

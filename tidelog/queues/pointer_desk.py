@@ -17,12 +17,14 @@ from tidelog.queues.books import Books, Effects
 from tidelog.queues.changes import (
     Change,
     MessageAdded,
+    NothingToRead,
     PointerMoved,
     PointersForgotten,
     QueueCreated,
     QueueDeleted,
 )
 from tidelog.queues.events import (
+    FOUND_NOTHING,
     Add,
     Added,
     Create,
@@ -45,12 +47,14 @@ from tidelog.queues.records import (
     queue_record,
 )
 from tidelog.records import Record
-from tidelog.shards.effects import Answer, Moment
+from tidelog.shards.effects import Answer, Append, Moment
 from tidelog.shards.ledger import Write
 
-PointerChange = QueueCreated | QueueDeleted | MessageAdded | PointerMoved | PointersForgotten
+PointerChange = (
+    QueueCreated | QueueDeleted | MessageAdded | PointerMoved | NothingToRead | PointersForgotten
+)
 POINTER_CHANGES: Final = (
-    QueueCreated, QueueDeleted, MessageAdded, PointerMoved, PointersForgotten,
+    QueueCreated, QueueDeleted, MessageAdded, PointerMoved, NothingToRead, PointersForgotten,
 )  # fmt: skip
 
 
@@ -133,8 +137,7 @@ class PointerDesk:
         way = queue.way(event.client)
         books = self._books
         if way is None:
-            books.requests.found_nothing(event.request, at.now)
-            return [Answer(to=event.reply, result=Reached(None))]
+            return [self._nothing_to_read(event, at)]
         queue.begin(event.client)
         records = [pointer_record(queue.id, event.client, way, now_ms=at.wall_ms)]
         remembered = books.remember(event, Reached(way.to), records, at)
@@ -143,6 +146,21 @@ class PointerDesk:
             moved_ms=at.wall_ms,
         )  # fmt: skip
         return [books.ledger.append(change, records)]
+
+    def _nothing_to_read(self, event: Read, at: Moment) -> Answer | Append:
+        """Answer that nothing is there.
+
+        Where another copy of the request may be on its way, the log is told first: that copy may
+        come after a failover, when there is something to read and nobody waits for it.
+        """
+        books = self._books
+        if not event.is_repeat or not event.request.key:
+            books.requests.found_nothing(event.request, at.now)
+            return Answer(to=event.reply, result=FOUND_NOTHING)
+        records: list[Record] = []
+        remembered = books.remember(event, FOUND_NOTHING, records, at)
+        change = NothingToRead(event=event, remembered=remembered, records=len(records))
+        return books.ledger.append(change, records)
 
     def _go_on(self, queue: PointerQueue, client: str, at: Moment) -> Effects:
         """Whoever has waited for a move of the client has its turn."""
@@ -172,6 +190,8 @@ class PointerDesk:
             case MessageAdded(event=event, queue=queue, sequence=sequence):
                 queue.stored(sequence, write.base_offset)
                 return [Answer(to=event.reply, result=Added(write.base_offset))]
+            case NothingToRead(event=event):
+                return [Answer(to=event.reply, result=FOUND_NOTHING)]
             case PointerMoved(event=event, queue=queue, way=way):
                 queue.moved(event.client, way, change.moved_ms)
                 told = Answer(to=event.reply, result=Reached(way.to))
@@ -187,7 +207,7 @@ class PointerDesk:
 
     def failed(self, change: PointerChange, error: BrokerError, at: Moment) -> Effects:
         match change:
-            case QueueCreated(event=event) | MessageAdded(event=event):
+            case QueueCreated(event=event) | MessageAdded(event=event) | NothingToRead(event=event):
                 return [self._books.refuse(event, error)]
             case QueueDeleted(event=event, queue=queue):
                 queue.is_dropping = False

@@ -8,7 +8,8 @@ Rule 2: it is remembered for a time, and in so many bytes at most. The time begi
 Rule 3: a request that found nothing to read or to receive writes nothing; it is remembered in
         memory alone, as long, and not over a failover. So a copy of it that was late on its way
         does nothing when it comes, long after whoever asked was answered by another copy and
-        went on.
+        went on. A read by a pointer that says that it is repeated (`is_repeat`) is remembered by
+        a record all the same: a late copy of it would move the pointer past a message for nobody.
 Rule 4: a deletion, a purge or a redrive that found no queue is remembered by a record, as if it
         had written something: it is never done to a queue that was made since.
 Rule 5: a key that was used for one request is refused for another, also while that is under way.

@@ -187,6 +187,7 @@ class QueueLoad:
                 await asyncio.sleep(_PAUSE_SECONDS * generator.random())
                 if once:
                     return None
+                work = work.repeated()
 
     def did(self, who: str) -> None:
         self.operations += 1

@@ -191,10 +191,15 @@ class Desk:
             Add(reply=self._token(), request=request(key), queue_id=queue_id, value=value)
         )
 
-    def read(self, queue_id: int, client: str = "ada", *, key: str | None = None) -> Any:
+    def read(
+        self, queue_id: int, client: str = "ada", *, key: str | None = None, is_repeat: bool = False
+    ) -> Any:
         return self.ask(
-            Read(reply=self._token(), request=request(key), queue_id=queue_id, client=client)
-        )
+            Read(
+                reply=self._token(), request=request(key), queue_id=queue_id, client=client,
+                is_repeat=is_repeat,
+            )
+        )  # fmt: skip
 
     # What is there.
 

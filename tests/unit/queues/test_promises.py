@@ -7,6 +7,7 @@ from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
     IdempotencyKeyReused,
+    OutcomeUnknown,
     QueueFull,
     StorageError,
     UnknownQueue,
@@ -551,6 +552,42 @@ def test_a_late_copy_of_a_read_that_found_nothing_moves_no_pointer():
 
     assert desk.read(queue, key="r1") == Reached(None)
     assert desk.read(queue, key="r2") == Reached(added.offset)
+
+
+def test_a_late_copy_of_a_repeated_read_moves_no_pointer_after_a_failover():
+    """The reader's second attempt was answered with nothing; the first one comes after that."""
+    desk = Desk()
+    queue = desk.create().queue_id
+    assert desk.read(queue, key="r1", is_repeat=True) == Reached(None)
+    desk = desk.compact_and_fail_over()
+    added = desk.add(queue)
+
+    assert desk.read(queue, key="r1") == Reached(None)
+    assert desk.read(queue, key="r2") == Reached(added.offset)
+
+
+def test_a_read_that_finds_nothing_is_written_only_if_it_is_repeated():
+    desk = Desk()
+    queue = desk.create().queue_id
+    written = len(desk.log)
+
+    desk.read(queue, key="r1")
+    desk.read(queue, is_repeat=True)  # without a key nobody knows it again
+    assert len(desk.log) == written
+
+    desk.read(queue, key="r2", is_repeat=True)
+    assert len(desk.log) == written + 1
+
+
+def test_a_repeated_read_that_could_not_be_noted_may_be_asked_again():
+    desk = Desk()
+    queue = desk.create().queue_id
+    desk.holds = True
+    assert desk.read(queue, key="r1", is_repeat=True) == WAITS
+    desk.fail(OutcomeUnknown("the disk is full"))
+    desk.holds = False
+
+    assert desk.read(queue, key="r1", is_repeat=True) == Reached(None)
 
 
 # Owners.

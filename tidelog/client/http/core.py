@@ -99,6 +99,8 @@ class Ask:
     settled_by: frozenset[int] = frozenset()
     """The refusals that are true of all attempts, one that is still on its way among them: because
     the node remembers under the key that it has refused, or because no more was asked for."""
+    is_repeat: bool = False
+    """Whether an earlier attempt may have arrived, or may arrive yet."""
     has_cursor: bool = True
     """Whether a stream of it goes on where it was; otherwise with whatever comes then."""
 
@@ -226,7 +228,8 @@ class Core:
         while True:
             yield from self.look(ask.place)
             origin = ask.origin or self.routes.pick(ask.target)
-            reply = yield from self._send_to(origin, ask)
+            is_repeat = ask.is_repeat or (ask.is_write and tries.may_have_happened)
+            reply = yield from self._send_to(origin, replace(ask, is_repeat=is_repeat))
             if isinstance(reply, Reply) and not tries.may_ask_again(reply):
                 self.routes.answered(origin)
                 if reply.status < 300:
@@ -259,6 +262,8 @@ class Core:
             headers["content-type"] = ask.content_type
         if ask.idempotency_key is not None:
             headers["idempotency-key"] = ask.idempotency_key
+        if ask.is_repeat:
+            headers["idempotency-repeat"] = "true"
         seconds = self.settings.timeout if ask.seconds_max is None else ask.seconds_max
         return Request(
             method=ask.method, url=url, headers=headers, body=ask.body, seconds_max=seconds

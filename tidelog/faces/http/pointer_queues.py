@@ -23,7 +23,7 @@ from tidelog.broker.queue_work import (
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.queues import PARAMS, SECONDS, request_of
-from tidelog.faces.http.writes import seconds_of
+from tidelog.faces.http.writes import IDEMPOTENCY_REPEAT, seconds_of
 
 CLIENT_MAX: Final = 256
 LISTED_MAX: Final = 1000
@@ -118,6 +118,7 @@ async def read(call: Call) -> ReadMessage:
     work = ReadNextWork(
         queue_id=wanted.queue_id, client=wanted.client_id,
         request=request_of(call, wanted.queue_id, wanted.client_id),
+        is_repeat=call[IDEMPOTENCY_REPEAT.name],
     )  # fmt: skip
     place = await queues.place_of_id(_id(wanted.queue_id))
     found = (await queues.have_done(place, work, seconds=seconds_of(call))).messages
@@ -282,7 +283,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         method="POST", path="/read", handler=read, tag="queues with pointers", body=ReadWanted,
-        answer=ReadMessage, params=PARAMS, errors=_MISSING,
+        answer=ReadMessage, params=(*PARAMS, IDEMPOTENCY_REPEAT), errors=_MISSING,
         summary="Get the next message that this client has not read, and move its pointer on.",
     ),
     Operation(

@@ -15,6 +15,11 @@ IDEMPOTENCY_KEY: Final = Param(
     doc="Names this request: sent again with the same key, it gets the same answer and is not done "
     "twice. Up to 256 characters; remembered for `idempotency.window.ms`.",
 )  # fmt: skip
+IDEMPOTENCY_REPEAT: Final = Param(
+    name="idempotency-repeat", kind=bool, default=False, is_header=True,
+    doc="Whether an earlier attempt with this key may have arrived, or may arrive yet. Then even "
+    "an answer of nothing is remembered through a failover.",
+)  # fmt: skip
 MIN_REPLICAS_ACK: Final = Param(
     name="min_replicas_ack", kind=int, least=0, most=100,
     doc="How many replicas beside the leader must hold it, too, before it is answered; 0: the "

@@ -37,6 +37,7 @@ WAIT_MS_MAX: Final = 30_000
 MARGIN_SECONDS: Final = 5.0
 """What a node gets beyond the time that it was given."""
 KEY: Final = "idempotency-key"
+REPEAT: Final = "idempotency-repeat"
 CLUSTER: Final = "x-tidelog-cluster"
 JSON: Final = "application/json"
 REPLACED: Final = (
@@ -101,7 +102,7 @@ class Proxy:
             reply = await cluster.ask(
                 "POST", request.url.path, query=request.query_params,
                 body=msgspec.json.encode(fields), queue=local, key=request.headers.get(KEY),
-                seconds_max=_seconds(request),
+                is_repeat=request.headers.get(REPEAT) == "true", seconds_max=_seconds(request),
             )  # fmt: skip
         except NotFound:
             raise Problem(

@@ -93,6 +93,7 @@ class Cluster:
         body: bytes | None = None,
         queue: int | str | None = None,
         key: str | None = None,
+        is_repeat: bool = False,
         seconds_max: float | None = None,
     ) -> Reply:
         """An answer that is a success; a TidelogHTTPError otherwise.
@@ -105,7 +106,7 @@ class Cluster:
             reply = await self._send(
                 Ask(
                     method=method, path=path, query=query or {}, body=body, place=_place(queue),
-                    idempotency_key=key, seconds_max=seconds_max,
+                    idempotency_key=key, is_repeat=is_repeat, seconds_max=seconds_max,
                 )
             )  # fmt: skip
         except Unavailable as error:

@@ -58,6 +58,21 @@ def test_a_write_that_fails_for_now_is_repeated_under_the_same_key(failure):
     assert len(keys) == 3 and len(set(keys)) == 1 and keys[0]
 
 
+@pytest.mark.parametrize(
+    ("failure", "is_repeat"),
+    [(Gone(httpx.ConnectError), False), (Gone(httpx.ReadTimeout), True), (unknown(), True)],
+    ids=["refused", "silent", "unknown"],
+)
+def test_a_write_says_whether_an_earlier_attempt_may_have_arrived(failure, is_repeat):
+    fleet = Fleet()
+    fleet.says(KEY, failure, ok(PUT))
+
+    fleet.client().kv("b").put("k", 1)
+
+    said = ["idempotency-repeat" in asked.headers for asked in fleet.questions(KEY)]
+    assert said == [False, is_repeat]
+
+
 def test_two_writes_have_two_keys():
     fleet = Fleet()
     fleet.says(KEY, ok(PUT))
