@@ -92,6 +92,22 @@ def test_rot_is_healed_where_it_is(role, position):
         assert stage.state.in_sync == set(stage.nodes)
 
 
+def test_a_log_that_is_never_synced_for_its_writes_is_scrubbed_all_the_same():
+    defaults = TopicConfig(segment_bytes=300, durability="replicated")
+    with a_stage(**scrubbing(topic_defaults=defaults)) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[1]
+        sound = content(stage, node)
+
+        stage.world.machines[node].disk.flip_bit(SEALED, 70, 3)
+        await_cycle(stage, node)  # it syncs
+        await_cycle(stage, node)
+
+        assert content(stage, node) == sound
+
+
 def test_a_log_that_grows_faster_than_it_is_read_does_not_keep_the_cycle():
     four_segments = 4 * 8 * BATCH_BYTES_MIN
     with a_stage(**scrubbing(scrub_bytes_per_second=four_segments)) as stage:

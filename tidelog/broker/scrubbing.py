@@ -202,7 +202,10 @@ class Scrubber:
         if at + 1 >= len(log.segments):
             return None
         end = log.segments[at + 1].base
-        if end > min(partition.high_watermark, log.synced_end):
+        if end > partition.high_watermark:
+            return None
+        if end > log.synced_end:  # of an idle log nobody else might ever sync the rest
+            partition.sync()
             return None
         scrub = SegmentScrub(
             log.segments[at], end, start=log.start, epochs=log.epochs,

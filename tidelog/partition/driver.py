@@ -293,7 +293,12 @@ class Partition:
 
     def _sync_rest(self) -> None:
         """Sync what was left unsynced, since somebody may wait for it now."""
-        if self.is_held_when_synced and self.log.synced_end < self.log.written_end:
+        if self.is_held_when_synced:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make durable what is written, though nobody waits for it."""
+        if self.log.synced_end < self.log.written_end:
             self._rounds.sync(self)
 
     def leads(self) -> bool:

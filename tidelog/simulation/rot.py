@@ -138,8 +138,8 @@ def _not_scrubbed(
             waiting = f"{machine.name} has not read which cycle it is in"
             continue
         life, cycle = cycles.get(machine.number, (0, 0))
-        if life != machine.lives and (early := _not_committed(machine)):
-            waiting = f"{machine.name} does not know that all of {early} is committed"
+        if life != machine.lives and (early := _not_scrubbable(machine)):
+            waiting = f"{machine.name} has sealed what is not committed or not synced in {early}"
             continue
         if life != machine.lives:
             cycle = state.cycle + 2  # the one that is under way may have passed what rotted since
@@ -155,14 +155,16 @@ def _not_scrubbed(
     return waiting
 
 
-def _not_committed(machine: Machine) -> list[TopicPartition]:
-    """Where segments are sealed above the watermark that a node knows: nobody scrubs those."""
+def _not_scrubbable(machine: Machine) -> list[TopicPartition]:
+    """Where segments are sealed above what a node knows to be committed, and has synced: nobody
+    scrubs those."""
     return [
         partition.name
         for partition in machine.node.broker.partitions()
         if partition.name.topic.startswith(TOPICS)
         and (partition.leader is not None or partition.follower is not None)
-        and partition.log.segments[-1].base > partition.high_watermark
+        and partition.log.segments[-1].base
+        > min(partition.high_watermark, partition.log.synced_end)
     ]
 
 
