@@ -360,6 +360,29 @@ def test_a_node_that_is_not_of_the_quorum_follows_it():
         assert world.node(4).broker.member.quorum.raft.role is Role.OBSERVER
 
 
+def test_a_voter_that_was_away_finds_a_leader_of_which_it_never_heard():
+    def factory(host: Host, number: int) -> Node:
+        return real_node(host, number, quorum=quorum_text(3), peer=f"node-{number}:9192")
+
+    with World(3, nodes=4, node_factory=factory) as world:
+        QuorumWatch(world)
+        world.start()
+        world.crash(2)
+        world.run_until(lambda: another_leads(world, 2), SECONDS_MAX)
+        electorate = world.node(4).broker.electorate
+        world.do(electorate.add(4))
+        for node in (2, 1, 3):
+            world.run(seconds=1)
+            world.do(electorate.remove(node))
+            world.run_until(partial(another_leads, world, node), SECONDS_MAX)
+        assert controller(world) == 4
+
+        world.restart(2)
+
+        world.run_until(lambda: world.is_up(2), SECONDS_MAX)
+        assert world.node(2).broker.member.quorum.raft.voters.ids == [4]
+
+
 def test_a_wiped_disk_votes_again_once_an_operator_says_so(world):
     world.crash(2)
     wipe(world, 2)

@@ -43,6 +43,12 @@ def voters(*nodes: NodeId) -> VoterSet:
     return VoterSet(voter(node) for node in nodes)
 
 
+def reachable(raft: Raft) -> list[NodeId]:
+    """Whose address a member of the quorum knows, by itself."""
+    leader = [] if raft.leader is None or raft.leader_endpoint is None else [raft.leader]
+    return leader + raft.voters.ids
+
+
 class One:
     """A machine, the moment it lives in, and what it last asked for."""
 

@@ -10,13 +10,14 @@ import pytest
 
 from tests.support.raft_cluster import Cluster
 from tests.support.raft_world import Disk, Node, Swarm
-from tidelog.model import Epoch, Offset
+from tidelog.model import Endpoint, Epoch, NodeId, Offset
 from tidelog.raft import changes
 from tidelog.raft.elections import Elections, Stance
 from tidelog.raft.follower import Following
 from tidelog.raft.leader import Leading
 from tidelog.raft.logview import LogView
 from tidelog.raft.messages import Effect, ElectionState, Fetch, SnapshotId
+from tidelog.raft.state import Member
 
 
 def forget_votes(patch: pytest.MonkeyPatch) -> None:
@@ -154,6 +155,25 @@ def vote_by_what_is_left(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def believe_only_the_leader_where_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Whoever names a leader says where it is, and is not believed."""
+    begin = Following.__init__
+
+    def distrust(
+        self: Following,
+        member: Member,
+        *,
+        leader: NodeId,
+        now: float,
+        endpoint: Endpoint | None = None,
+        heard_at: float | None = None,
+    ) -> None:
+        known = None if heard_at is None else endpoint
+        begin(self, member, leader=leader, now=now, endpoint=known, heard_at=heard_at)
+
+    patch.setattr(Following, "__init__", distrust)
+
+
 _STORM = Swarm(
     loss=0.05,
     duplicates=0.05,
@@ -222,4 +242,8 @@ FAULTS = [
     _fault(lead_on_after_a_restart, "a process leads only epochs that it opened"),
     _fault(vote_for_shorter_logs, COMPLETE),
     _fault(vote_by_what_is_left, COMPLETE, ONE_LOG, TRUNCATED, UNDONE, rot=4.0, crash=1.0),
+    _fault(
+        believe_only_the_leader_where_it_is, "a healed quorum commits, and everybody learns it",
+        change=3.0, wipe=1.0, crash=2.0, resign=2.0, cut=0.0, loss=0.0, slow=0.0, stall=0.0,
+    ),
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """A quorum on a stage: one command, then everything that follows from it, told line by line.
 
-Messages arrive at once and in order; disks sync at once. Time passes only by `wait`, and chance is
-fixed: the lower a node's number, the sooner its timers fire. Fetches that bring nothing new are
-not told.
+Messages arrive at once and in order, at those whose address the sender knows; disks sync at once.
+Time passes only by `wait`, and chance is fixed: the lower a node's number, the sooner its timers
+fire. Fetches that bring nothing new are not told.
 
     voters 1 2 3                    these nodes form the quorum; their logs are empty
     node 3 epoch=2 log=1x4,2x2      node 3 knows epoch 2, and holds 4 records of epoch 1, 2 of 2
@@ -23,7 +23,9 @@ not told.
 from collections import deque
 from dataclasses import dataclass, field
 
-from tests.support.raft import key, voter
+import msgspec
+
+from tests.support.raft import key, reachable, voter
 from tests.support.raft_invariants import Record
 from tests.support.raft_world import Disk
 from tidelog.errors import BrokerError
@@ -98,6 +100,8 @@ class Stage:
     _cut: set[NodeId] = field(default_factory=set)
     _blobs: list[list[Record]] = field(default_factory=list)
     _value: int = 0
+    _contacts: list[NodeId] = field(default_factory=list)
+    """The first voters: every node's configuration says where these are."""
 
     def command(self, line: str) -> str:
         """Do what `line` says; what happened, told."""
@@ -114,6 +118,7 @@ class Stage:
 
     def _do_voters(self, *nodes: str) -> None:
         voters = VoterSet(voter(int(node)) for node in nodes)
+        self._contacts = voters.ids
         for node in voters.ids:
             self._actors[node] = _Actor(voter(node), Disk("a", voters))
 
@@ -158,7 +163,7 @@ class Stage:
                 timing=Timing(),
                 draw=lambda node=node: node / 10,  # type: ignore[misc]
                 now=self.now,
-                contacts=[other for other in self._actors if other != node],
+                contacts=self._contacts,
             )
             self._queue.append((node, Ticked()))
             self._settle()
@@ -327,6 +332,10 @@ class Stage:
         self._queue.append((node, Synced(disk.end)))
 
     def _send(self, node: NodeId, to: NodeId, request: Request) -> None:
+        if to not in self._contacts and to not in reachable(self._raft(node)):
+            self._tell(f"{node} does not know where {to} is")
+            self._queue.append((node, Unanswered(to, request)))
+            return
         heard = not {node, to} & self._cut
         told = _question(request)
         if told:
@@ -359,13 +368,8 @@ class Stage:
         if not answer.accepted or answer.diverging or answer.snapshot:
             return answer
         self._blobs.append(disk.read(answer.offset, disk.end))
-        return FetchAnswer(
-            epoch=answer.epoch,
-            leader=answer.leader,
-            high_watermark=answer.high_watermark,
-            offset=answer.offset,
-            data=str(len(self._blobs) - 1).encode() if self._blobs[-1] else b"",
-        )
+        data = str(len(self._blobs) - 1).encode() if self._blobs[-1] else b""
+        return msgspec.structs.replace(answer, data=data)
 
     def _answer(self, request: Request, answer: Answer) -> str:
         match answer:

@@ -4,6 +4,7 @@
 Rule 1: the same seed gives the same history; nothing here asks the clock or the system for chance.
 Rule 2: a disk keeps what was persisted or synced, and of the rest a random part.
 Rule 3: the invariants (`raft_invariants`) look at every effect of every step.
+Rule 4: a node reaches only whose address it knows: first and newest voters, a leader with endpoint.
 """
 
 import heapq
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from tests.support.raft import reachable
 from tests.support.raft_invariants import Invariants, Record, Violation
 from tidelog.log.epochs import EpochHistory
 from tidelog.model import NodeId, Offset
@@ -265,7 +269,7 @@ class World:
             timing=self.timing,
             draw=self.chance.random,
             now=self.now,
-            contacts=list(self.nodes),
+            contacts=self.first_voters.ids,
             acknowledged=disk.acknowledged,
         )
         disk.acknowledged = node.raft.log.acknowledged
@@ -438,6 +442,11 @@ class World:
         return 1 if self.is_calm or self.chance.random() >= self.swarm.duplicates else 2
 
     def _send(self, node: Node, to: NodeId, request: Request) -> None:
+        assert node.raft is not None, "only a process sends"
+        if to not in self.first_voters.ids and to not in reachable(node.raft):
+            lost = Unanswered(to, request)
+            self._later(self._delay(), self._resume, node, node.incarnation, lost)
+            return
         self._later(RPC_TIMEOUT, self._time_out, node, node.incarnation, to, request)
         for _ in range(self._copies()):
             args = (node.id, node.incarnation, to, request)
@@ -479,13 +488,7 @@ class World:
         count = self.chance.randint(1, self.swarm.batch_max)
         records = disk.read(answer.offset, min(disk.end, answer.offset + count))
         self.blobs.append(records)
-        return FetchAnswer(
-            epoch=answer.epoch,
-            leader=answer.leader,
-            high_watermark=answer.high_watermark,
-            offset=answer.offset,
-            data=str(len(self.blobs) - 1).encode(),
-        )
+        return msgspec.structs.replace(answer, data=str(len(self.blobs) - 1).encode())
 
     def _deliver_answer(
         self, source: NodeId, to: NodeId, incarnation: int, request: Request, answer: Answer

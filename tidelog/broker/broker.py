@@ -330,7 +330,7 @@ class Broker:
         return Registration(
             cluster_id=self.identity.cluster_id, node=self.node_id,
             incarnation=self.host.new_id().hex, directory=me.key.directory,
-            kafka=self.advertised, peer=Endpoint(host=me.host, port=me.port),
+            kafka=self.advertised, peer=me.endpoint,
             http=self.http, rack=self.config.rack or None, clean=self._directory.was_clean,
         )  # fmt: skip
 

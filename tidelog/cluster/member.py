@@ -234,16 +234,19 @@ class Member:
         )
 
     def where(self, node: NodeId) -> list[Endpoint]:
-        """Where a peer may be: as it registered, as the quorum says, or as configured."""
+        """Where a peer may be: as it registered, as the quorum says, or as configured.
+
+        Of the quorum's leader also whoever named it says where it is (`raft.messages`, rule 4).
+        """
         places: dict[Endpoint, None] = {}
         if (broker := self.metadata.image.brokers.get(node)) is not None:
             places[broker.peer] = None
         if self._is_formed:
             raft = self.quorum.raft
-            leader = raft.leader_endpoint if raft.leader == node else None
-            for voter in (leader, raft.voters.get(node)):
-                if voter is not None:
-                    places[Endpoint(host=voter.host, port=voter.port)] = None
+            if raft.leader == node and (leads_at := raft.leader_endpoint) is not None:
+                places[leads_at] = None
+            if (voter := raft.voters.get(node)) is not None:
+                places[voter.endpoint] = None
         if node in self._contacts:
             places[self._contacts[node]] = None
         places.pop(NOWHERE, None)

@@ -24,8 +24,8 @@ class Ballot:
         """The epoch that this node would lead."""
         self.pre = pre
         self.until = now + member.election_timeout()
-        self.hint: NodeId | None = None
-        """Who leads now, as one voter believes; followed if the ballot is lost."""
+        self.hint: VoteAnswer | None = None
+        """Who leads now, and where, as one voter believes; followed if the ballot is lost."""
         self._granted = {member.key}
         self._refused: set[ReplicaKey] = set()
         self._ask_at: dict[ReplicaKey, float] = {}
@@ -90,8 +90,9 @@ class Ballot:
             self._refused.discard(request.voter)
         elif request.voter not in self._granted:
             self._refused.add(request.voter)
-            if answer.leader != NO_NODE and answer.epoch == self._member.epoch:
-                self.hint = answer.leader
+            names_leader = answer.leader != NO_NODE and answer.epoch == self._member.epoch
+            if names_leader and (self.hint is None or answer.endpoint is not None):
+                self.hint = answer
 
     def unanswered(self, source: NodeId, request: Vote, *, is_down: bool, now: float) -> None:
         if not self._asked(source, request):

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tidelog.errors import NotLeader
-from tidelog.model import NO_NODE, Epoch, NodeId
+from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId
 from tidelog.raft.candidate import Ballot
 from tidelog.raft.follower import Following
 from tidelog.raft.idle import Resigned, Unattached
 from tidelog.raft.leader import Leading
-from tidelog.raft.messages import Effect, ElectionState, Follow, Lead, Persist
+from tidelog.raft.messages import Answer, Effect, ElectionState, Follow, Lead, Persist
 from tidelog.raft.state import Member
-from tidelog.raft.voters import Voter
 
 Stance: TypeAlias = Unattached | Following | Ballot | Leading | Resigned
 
@@ -48,6 +47,21 @@ class Elections:
                 return self._member.id
             case Following():
                 return self._stance.leader
+            case _:
+                return None
+
+    @property
+    def leader_endpoint(self) -> Endpoint | None:
+        """Where the leader is: as it or who named it said, or else as the voters' set has it.
+
+        None if nobody leads, as far as this node knows, or if none of these says so.
+        """
+        match self._stance:
+            case Leading():
+                return self._member.me.endpoint
+            case Following() as following:
+                voter = self._member.log.voters.get(following.leader)
+                return following.endpoint or (None if voter is None else voter.endpoint)
             case _:
                 return None
 
@@ -111,9 +125,11 @@ class Elections:
         before, self._stance = self._stance, stance
         self._tell()
         if isinstance(before, Leading):
-            self._out += before.dismiss(self.leader)
+            self._out += before.dismiss(self.leader, self.leader_endpoint)
 
-    def _adopt(self, epoch: Epoch, leader: NodeId | None, now: float) -> None:
+    def _adopt(
+        self, epoch: Epoch, leader: NodeId | None, now: float, endpoint: Endpoint | None = None
+    ) -> None:
         """A greater epoch has begun; whatever this node did in an older one is over."""
         assert epoch > self.epoch
         leader = None if leader in (NO_NODE, self._member.id) else leader
@@ -121,20 +137,31 @@ class Elections:
         if leader is None:
             self._detach(self._member.election_timeout(), now)
         else:
-            self._become(Following(self._member, leader=leader, now=now))
+            self._become(Following(self._member, leader=leader, now=now, endpoint=endpoint))
 
-    def _follow(self, leader: NodeId, now: float, endpoint: Voter | None = None) -> None:
+    def _follow(
+        self,
+        leader: NodeId,
+        now: float,
+        *,
+        endpoint: Endpoint | None,
+        heard_at: float | None = None,
+    ) -> None:
         """Somebody leads this node's own epoch."""
         state = self._member.state
         assert leader != self._member.id
         self._persist(ElectionState(epoch=state.epoch, voted=state.voted, leader=leader))
-        self._become(Following(self._member, leader=leader, now=now, endpoint=endpoint))
+        following = Following(
+            self._member, leader=leader, now=now, endpoint=endpoint, heard_at=heard_at
+        )
+        self._become(following)
 
-    def _hear(self, epoch: Epoch, leader: NodeId, now: float) -> None:
-        """Somebody names a leader of `epoch`; believe it if it can be true."""
+    def _hear(self, answer: Answer, now: float) -> None:
+        """Somebody names the leader of an epoch; believe it if it can be true."""
+        leader = answer.leader
         can_be = leader not in (NO_NODE, self._member.id)
-        if can_be and epoch == self.epoch and self._member.state.leader in (None, leader):
-            self._follow(leader, now)
+        if can_be and answer.epoch == self.epoch and self._member.state.leader in (None, leader):
+            self._follow(leader, now, endpoint=answer.endpoint)
 
     def _detach(self, wait: float, now: float) -> None:
         """Follow nobody; campaign after `wait`. Who may not campaign asks around sooner."""
@@ -189,7 +216,7 @@ class Elections:
         elif ballot.is_lost:
             self._detach(member.election_timeout(), now)
             if ballot.hint is not None:
-                self._hear(self.epoch, ballot.hint, now)
+                self._hear(ballot.hint, now)
         elif ballot.until <= now:
             self._campaign(now)
         else:

@@ -6,13 +6,14 @@ Rule 2: the next fetch leaves once what the last one brought is synced, because 
         the leader what is durable here. A slow disk does not silence the follower: after
         `fetch_wait` it fetches anyway, and promises no more than it holds.
 Rule 3: only an accepted answer to the fetch under way is a sign of the leader's life.
-Rule 4: what is committed is never given up, whatever a leader says.
+Rule 4: where the leader is, the leader itself knows best: what it says takes the place of what was
+        heard from who named it.
+Rule 5: what is committed is never given up, whatever a leader says.
 """
 
-from tidelog.model import NodeId, Offset
+from tidelog.model import Endpoint, NodeId, Offset
 from tidelog.raft.messages import Append, Effect, Fetch, FetchAnswer, GetSnapshot, Send, SnapshotId
 from tidelog.raft.state import NEVER, Member
-from tidelog.raft.voters import Voter
 
 
 class Following:
@@ -29,13 +30,14 @@ class Following:
         *,
         leader: NodeId,
         now: float,
-        endpoint: Voter | None = None,
+        endpoint: Endpoint | None = None,
+        heard_at: float | None = None,
     ) -> None:
         self._member = member
         self.leader = leader
         self.endpoint = endpoint
-        """Where the leader is, if it said so itself; otherwise the voters' set knows."""
-        self.heard_at: float | None = None if endpoint is None else now
+        """Where the leader is, as it or who named it said; None if nobody said so."""
+        self.heard_at = heard_at
         """When the leader itself last gave a sign of life."""
         self.lost_at = now + self._patience()
         """When this node gives the leader up."""
@@ -111,6 +113,7 @@ class Following:
         assert fetch is not None
         log = self._member.log
         self.heard_at = now
+        self.endpoint = answer.endpoint or self.endpoint
         self.lost_at = now + self._patience()
         if log.is_installing:  # this fetch was a sign of life, no more
             self._fetch_at = now + self._member.timing.fetch_wait

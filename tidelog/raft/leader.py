@@ -11,7 +11,7 @@ Rule 4: a fetch with nothing to bring is kept until there is something, or `fetc
 
 from dataclasses import dataclass
 
-from tidelog.model import NO_NODE, NodeId, Offset
+from tidelog.model import NO_NODE, Endpoint, NodeId, Offset
 from tidelog.raft.messages import (
     BeginEpoch,
     Effect,
@@ -158,6 +158,7 @@ class Leading:
         return FetchAnswer(
             epoch=self._member.epoch,
             leader=self._member.id,
+            endpoint=self._member.me.endpoint,
             high_watermark=self._member.log.high_watermark,
             diverging=diverging,
             snapshot=snapshot,
@@ -178,11 +179,12 @@ class Leading:
             if parked.token == token:
                 del self._parked[key]
 
-    def dismiss(self, leader: NodeId | None) -> list[Effect]:
-        """This node leads no longer: refuse everybody who waits."""
+    def dismiss(self, leader: NodeId | None, endpoint: Endpoint | None) -> list[Effect]:
+        """This node leads no longer: refuse everybody who waits, and say who does, and where."""
         answer = FetchAnswer(
             epoch=self._member.epoch,
             leader=NO_NODE if leader is None else leader,
+            endpoint=endpoint,
             accepted=False,
         )
         return [Reply(parked.token, answer) for parked in self._parked.values()]

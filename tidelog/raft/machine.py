@@ -187,13 +187,6 @@ class Raft(Elections):
         return isinstance(self._stance, Leading) and self._stance.leads
 
     @property
-    def leader_endpoint(self) -> Voter | None:
-        """Where the leader is reached, as it said itself or as the voters' set says."""
-        if isinstance(self._stance, Following) and self._stance.endpoint is not None:
-            return self._stance.endpoint
-        return None if self.leader is None else self.voters.get(self.leader)
-
-    @property
     def complaint(self) -> str | None:
         """What this node's leader asked for and must not get; a safety violation somewhere."""
         return self._stance.complaint if isinstance(self._stance, Following) else None
@@ -292,15 +285,24 @@ class Raft(Elections):
 
     def _refusal(self, request: Request) -> Answer:
         """What to answer, as things are now, to whoever gets nothing."""
-        epoch = self.epoch
+        epoch, endpoint = self.epoch, self.leader_endpoint
         leader = NO_NODE if self.leader is None else self.leader
         match request:
             case Vote():
-                return VoteAnswer(epoch=epoch, leader=leader, granted=False, pre=request.pre)
+                return self._vote_answer(request, granted=False)
             case Fetch():
-                return FetchAnswer(epoch=epoch, leader=leader, accepted=False)
+                return FetchAnswer(epoch=epoch, leader=leader, endpoint=endpoint, accepted=False)
             case _:
-                return EpochAnswer(epoch=epoch, leader=leader)
+                return EpochAnswer(epoch=epoch, leader=leader, endpoint=endpoint)
+
+    def _vote_answer(self, request: Vote, *, granted: bool) -> VoteAnswer:
+        return VoteAnswer(
+            epoch=self.epoch,
+            leader=NO_NODE if self.leader is None else self.leader,
+            endpoint=self.leader_endpoint,
+            granted=granted,
+            pre=request.pre,
+        )
 
     def _asked_to_vote(self, request: Vote, now: float) -> Answer:
         member = self._member
@@ -310,10 +312,7 @@ class Raft(Elections):
             granted = request.epoch > self.epoch and self._would_vote(request, now)
         else:
             granted = self._vote(request, now)
-        if not granted:
-            return self._refusal(request)
-        leader = NO_NODE if self.leader is None else self.leader
-        return VoteAnswer(epoch=self.epoch, leader=leader, granted=True, pre=request.pre)
+        return self._vote_answer(request, granted=granted)
 
     def _would_vote(self, request: Vote, now: float) -> bool:
         match self._stance:
@@ -343,10 +342,13 @@ class Raft(Elections):
     def _told_of_begin(self, request: BeginEpoch, now: float) -> Answer:
         if request.epoch > self.epoch:
             self._adopt(request.epoch, None, now)
-        is_new = request.epoch == self.epoch and self.leader is None
+        leader, endpoint = request.leader.key.id, request.leader.endpoint
         # If this epoch had a leader that this node lost sight of, there is no other.
-        if is_new and self.state.leader in (None, request.leader.key.id):
-            self._follow(request.leader.key.id, now, request.leader)
+        if request.epoch == self.epoch and self.state.leader in (None, leader):
+            if isinstance(self._stance, Following):
+                self._stance.endpoint = endpoint
+            else:
+                self._follow(leader, now, endpoint=endpoint, heard_at=now)
         return self._refusal(request)
 
     def _told_of_end(self, request: EndEpoch, now: float) -> Answer:
@@ -377,19 +379,19 @@ class Raft(Elections):
         if not 0 <= answer.epoch < EPOCH_MAX:
             return
         if answer.epoch > self.epoch:
-            self._adopt(answer.epoch, answer.leader, now)
+            self._adopt(answer.epoch, answer.leader, now, answer.endpoint)
             return
         match self._stance, request, answer:
             case Ballot() as ballot, Vote(), VoteAnswer():
                 ballot.answered(source, request, answer)
                 if answer.leader == source and not answer.granted:
-                    self._hear(answer.epoch, source, now)
+                    self._hear(answer, now)
             case Following() as following, Fetch(), FetchAnswer():
                 if following.is_waiting_for(source, request):
                     self._fetch_answered(following, answer, now)
             case Unattached() as unattached, Fetch(), FetchAnswer():
                 unattached.answered(now)
-                self._hear(answer.epoch, answer.leader, now)
+                self._hear(answer, now)
             case Resigned() as resigned, EndEpoch(), EpochAnswer():
                 if request.epoch == self.epoch:
                     resigned.answered(source)

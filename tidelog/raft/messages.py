@@ -5,6 +5,8 @@ Rule 2: every message carries its sender's epoch. A greater one is news; a small
         with the epoch that has passed it.
 Rule 3: an effect is performed in the order given. `Persist` and `Truncate` are finished before
         anything that follows them, and before the next event.
+Rule 4: whoever names a leader says where that is, if it knows: whoever hears it may have no set of
+        voters with that node in it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset
+from tidelog.model import NO_EPOCH, Endpoint, Epoch, NodeId, Offset
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 
@@ -95,29 +97,29 @@ class FetchSnapshot(_Message, frozen=True, tag=True):
 # Answers.
 
 
-class VoteAnswer(_Message, frozen=True, tag=True):
+class _Answer(_Message, frozen=True, kw_only=True):
     epoch: Epoch
     leader: NodeId
-    """Who leads `epoch`, as far as the voter knows; NO_NODE if it does not."""
+    """Who leads `epoch`, as far as the answering node knows; NO_NODE if it does not."""
+    endpoint: Endpoint | None = None
+    """Where `leader` is; None if the answering node does not know, or does not say so."""
+
+
+class VoteAnswer(_Answer, frozen=True, tag=True):
     granted: bool
     pre: bool
 
 
-class EpochAnswer(_Message, frozen=True, tag=True):
+class EpochAnswer(_Answer, frozen=True, tag=True):
     """To BeginEpoch and EndEpoch: the epoch that I know."""
 
-    epoch: Epoch
-    leader: NodeId
 
-
-class FetchAnswer(_Message, frozen=True, tag=True):
+class FetchAnswer(_Answer, frozen=True, tag=True):
     """What a leader has for a follower; at most one of the last three is set."""
 
-    epoch: Epoch
-    leader: NodeId
-    """NO_NODE, or another: ask there."""
     accepted: bool = True
-    """False if the answering node does not lead the epoch asked for; nothing else counts then."""
+    """False if the answering node does not lead the epoch asked for: ask `leader`, if it names one.
+    What follows counts only if it is True."""
     high_watermark: Offset = 0
     diverging: tuple[Epoch, Offset] | None = None
     """Our histories part: of this epoch, and none after it, you may keep all below this offset."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tidelog.model import NodeId
+from tidelog.model import Endpoint, NodeId
 
 
 class ReplicaKey(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -29,6 +29,10 @@ class Voter(msgspec.Struct, frozen=True, order=True, array_like=True):
     key: ReplicaKey
     host: str
     port: int
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(host=self.host, port=self.port)
 
 
 class VoterSet:

@@ -132,18 +132,21 @@ def _request(chance: random.Random, node: int) -> Request:
 def _answer(chance: random.Random) -> Answer:
     kind = chance.randrange(3)
     leader = chance.choice([-1, 1, 2, 3, 9])
+    endpoint = chance.choice([None, voter(2).endpoint, voter(9).endpoint])
     if kind == 0:
         return VoteAnswer(
             epoch=_epoch(chance),
             leader=leader,
+            endpoint=endpoint,
             granted=chance.random() < 0.5,
             pre=chance.random() < 0.5,
         )
     if kind == 1:
-        return EpochAnswer(epoch=_epoch(chance), leader=leader)
+        return EpochAnswer(epoch=_epoch(chance), leader=leader, endpoint=endpoint)
     return FetchAnswer(
         epoch=_epoch(chance),
         leader=leader,
+        endpoint=endpoint,
         accepted=chance.random() < 0.8,
         high_watermark=_number(chance),
         diverging=(_number(chance), _number(chance)) if chance.random() < 0.3 else None,

@@ -173,7 +173,8 @@ def test_no_prevote_while_the_leader_is_alive():
 
     one.now += 1.9
     refused = one.ask(3, vote(3, epoch=2, pre=True))
-    assert refused == VoteAnswer(epoch=1, leader=2, granted=False, pre=True)
+    at = voter(2).endpoint
+    assert refused == VoteAnswer(epoch=1, leader=2, endpoint=at, granted=False, pre=True)
 
     one.now += 0.2
     assert one.ask(3, vote(3, epoch=2, pre=True)).granted
@@ -185,7 +186,8 @@ def test_a_leader_gives_no_prevote():
 
     answer = one.ask(3, vote(3, epoch=2, last_epoch=1, end=99, pre=True))
 
-    assert answer == VoteAnswer(epoch=1, leader=1, granted=False, pre=True)
+    at = voter(1).endpoint
+    assert answer == VoteAnswer(epoch=1, leader=1, endpoint=at, granted=False, pre=True)
 
 
 def test_a_prospective_that_meets_the_leader_follows_it():

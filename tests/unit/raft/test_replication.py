@@ -117,7 +117,8 @@ def test_a_fetch_of_another_epoch_counts_for_nothing():
 
     answer = one.fetch(2, offset=5, epoch=3)
 
-    assert answer == FetchAnswer(epoch=4, leader=1, accepted=False)
+    at = voter(1).endpoint
+    assert answer == FetchAnswer(epoch=4, leader=1, endpoint=at, accepted=False)
     assert one.raft.high_watermark == 0
 
 
@@ -148,7 +149,7 @@ def test_a_fetch_waits_until_there_is_something_to_send():
     effects = one.step(Appended(end=2, epoch=1, start=1))
 
     assert [e.answer for e in effects if isinstance(e, Reply)] == [
-        FetchAnswer(epoch=1, leader=1, high_watermark=0, offset=1)
+        FetchAnswer(epoch=1, leader=1, endpoint=voter(1).endpoint, high_watermark=0, offset=1)
     ]
 
 
