@@ -495,7 +495,7 @@ class RecordService:
             limit = min(limit, log.damaged_at)
         data: Bytes
         if isinstance(found, ColdRead):
-            data, limit = await self._read_cold(partition, found), found.limit
+            data, limit = await read_cold(self._broker, partition, found), found.limit
         else:
             data = b"".join(found[0])
         if len(data) > ANSWER_BYTES_MAX:
@@ -516,19 +516,20 @@ class RecordService:
             aborted=tuple(aborted.find(offset, end) if aborted else ()),
         )  # fmt: skip
 
-    async def _read_cold(self, partition: Partition, read: ColdRead) -> Bytes:
-        broker = self._broker
-        work = partial(read.perform_checked, broker.host.disk, has_gaps=partition.has_gaps)
-        try:
-            return await broker.host.offload.run(work)
-        except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
-            raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
-        except OSError as error:
-            raise StorageError(f"{partition.name} cannot be read: {error}") from error
-        except StorageError:
-            if partition.is_copy:  # otherwise nobody could lead instead, or mend it
-                broker.feeding.on_suspect(partition, read.offset)
-            raise
+
+async def read_cold(broker: "Broker", partition: Partition, read: ColdRead) -> Bytes:
+    """Bytes from the disk, each batch checked; a BrokerError if they cannot be read now."""
+    work = partial(read.perform_checked, broker.host.disk, has_gaps=partition.has_gaps)
+    try:
+        return await broker.host.offload.run(work)
+    except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
+        raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
+    except OSError as error:
+        raise StorageError(f"{partition.name} cannot be read: {error}") from error
+    except StorageError:
+        if partition.is_copy:  # otherwise nobody could lead instead, or mend it
+            broker.feeding.on_suspect(partition, read.offset)
+        raise
 
 
 def _failed(

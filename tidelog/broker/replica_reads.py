@@ -6,13 +6,13 @@ Rule 2: nothing is acknowledged by it. A follower of ours asks in other ways (`f
         what it holds; who reads here moves no watermark.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tidelog.broker.record_service import read_cold
 from tidelog.broker.serving import Work
-from tidelog.errors import MessageTooLarge, OffsetNotAvailable, PolicyViolation
+from tidelog.errors import MessageTooLarge, PolicyViolation
 from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
 from tidelog.model import NodeId, Offset, TopicPartition
@@ -88,7 +88,7 @@ class ReplicaReads:
         found = log.read(work.offset, BYTES_MAX, log.end)
         data: Bytes
         if isinstance(found, ColdRead):
-            data = await self._read_cold(partition, found)
+            data = await read_cold(self._broker, partition, found)
         else:
             data = b"".join(found[0])
         if len(data) > BATCH_BYTES_MAX:
@@ -99,11 +99,3 @@ class ReplicaReads:
         return LeadersBatches(
             offset=work.offset, end=end, leader_end=partition.log.end, data=bytes(data)
         )
-
-    async def _read_cold(self, partition: Partition, read: ColdRead) -> Bytes:
-        host = self._broker.host
-        work = partial(read.perform_checked, host.disk, has_gaps=partition.has_gaps)
-        try:
-            return await host.offload.run(work)
-        except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
-            raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None

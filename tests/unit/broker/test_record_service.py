@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.broker.transacting import Producer, on_a_coordinator
 from tidelog.broker.packing import NewRecord, PartlyWritten, Placed
-from tidelog.broker.record_service import ASIDE_BYTES, LATEST, ReadOutside, RecordService
+from tidelog.broker.record_service import ASIDE_BYTES, LATEST, ReadOutside, RecordService, read_cold
 from tidelog.broker.topics import delete_topic
 from tidelog.broker.writing import once_of
 from tidelog.errors import (
@@ -477,7 +477,7 @@ def test_a_disk_that_does_not_read_is_told_as_such_and_may_be_asked_again():
         partition = node.broker.partition("t", 0)
 
         with pytest.raises(StorageError, match="cannot be read") as raised:
-            await RecordService(node.broker)._read_cold(partition, Unreadable())  # type: ignore[arg-type]
+            await read_cold(node.broker, partition, Unreadable())  # type: ignore[arg-type]
 
         assert raised.value.retriable
 
