@@ -4,6 +4,8 @@ Rule 1: a partition is here because the metadata says so, and is what the metada
 Rule 2: nothing is served before its log is recovered and its epoch opened.
 Rule 3: a replica's files are removed only once nobody reads them; and, if others hold the partition
         now, only once the metadata says who. What could not be removed is never opened again.
+Rule 4: of a replica that is closed before it could be opened, a full disk may have a directory
+        that is half made. It is removed only if it holds no file but `partition.metadata`.
 """
 
 import asyncio
@@ -82,6 +84,8 @@ class Replicas:
         """Those at which somebody waits, or waited a moment ago."""
         self._left: dict[TopicPartition, None] = {}
         """Those that were closed, and whose files may be there still: the disk was full."""
+        self._unopened: dict[TopicPartition, None] = {}
+        """Those that were closed before they could be opened; their directories may be there."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
         """Called when a leader here may let its log begin later."""
         self.on_opened: Callable[[Partition], None] = _ignore
@@ -145,11 +149,14 @@ class Replicas:
         topics = {i: topic for i in by_topic if (topic := image.topics_by_id.get(i)) is not None}
         configs = {i: self._config_of(topic) for i, topic in topics.items()}
         left = [replica.name for replica in wanted if replica.name in self._left]
+        unopened = [replica.name for replica in wanted if replica.name in self._unopened]
 
         def make() -> list[tuple[Replica, LogState]]:
             opened = []
             if left:
                 self._directory.remove(left)
+            if unopened:
+                self._directory.remove_half_made(unopened)
             for topic_id in topics:
                 replicas, config = by_topic[topic_id], configs[topic_id]
                 self._directory.make_partitions([r.name for r in replicas], topic_id)
@@ -162,6 +169,8 @@ class Replicas:
             states = await self._change_disk(make)
             for name in left:
                 self._left.pop(name, None)
+            for name in unopened:
+                self._unopened.pop(name, None)
             for count, (replica, state) in enumerate(states, 1):
                 self._add(replica, configs[replica.topic_id], state)
                 is_done = self.become_now(replica)
@@ -272,6 +281,8 @@ class Replicas:
             numbers = self._topics_by_id.get(replica.topic_id)
             number = replica.name.partition
             if numbers is None or number >= len(numbers) or (p := numbers[number]) is None:
+                if replica.name not in self._left:
+                    self._unopened[replica.name] = None
                 continue
             numbers[number] = None
             topics[replica.topic_id] = replica.name.topic
@@ -290,6 +301,7 @@ class Replicas:
                     del self._topics[topic]
         if gone:
             await self._remove(gone)
+        await self._remove_half_made()
 
     def _end(self, partition: Partition, error: BrokerError) -> None:
         """Serve it no more; its files are still there."""
@@ -332,11 +344,25 @@ class Replicas:
         """Try again to remove the files of closed partitions; StorageError if they stay."""
         if self._left:
             await self._remove_files(list(self._left))
+        await self._remove_half_made()
 
     async def _remove_files(self, names: Sequence[TopicPartition]) -> None:
         await self._change_disk(partial(self._directory.remove, names))
         for name in names:
             self._left.pop(name, None)
+
+    async def _remove_half_made(self) -> None:
+        """Remove what a full disk has of replicas that were closed before they could be opened."""
+        if not self._unopened:
+            return
+        async with self._directory.noting:  # until then nobody opens a partition of that name
+            closed = list(self._unopened)
+            absent = [name for name in closed if self.named(name) is None]
+            work = partial(self._directory.remove_half_made, absent)
+            for name in await self._change_disk(work):
+                _log.warning("%s was never opened, and has files: they are kept", name)
+            for name in closed:
+                self._unopened.pop(name, None)
 
 
 def _ignore(partition: Partition) -> None:

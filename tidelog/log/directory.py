@@ -444,6 +444,12 @@ class DataDirectory:
             self._disk.remove_tree(path)
             self._aside.pop(path, None)
 
+    def remove_half_made(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Remove the directories that can hold no record; return those that have other files."""
+        others = {p: set(self._disk.list(self.path(p))) - {PARTITION_METADATA} for p in partitions}
+        self.remove(p for p, names in others.items() if not names)
+        return [p for p, names in others.items() if names]
+
     def _set_aside(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             if (path := self.set_aside_for_deletion(partition)) is not None:

@@ -520,6 +520,35 @@ def test_unknown_partitions_are_reported_and_kept():
     assert found.strangers([TIDE]) == ["a-b-7", "tide-1"]
 
 
+def test_a_half_made_directory_is_removed_and_one_with_other_files_is_not():
+    disk = new_disk()
+    found = opened(disk)
+    bare, named, filled = (TopicPartition("tide", number) for number in range(3))
+    disk.make_directory(found.path(bare))
+    found.make_partitions([named, filled], ONE)
+    put(disk, found.path(filled) / "00000000000000000000.log")  # records that are not synced yet
+
+    kept = found.remove_half_made([bare, named, filled, EBB])
+
+    assert kept == [filled]
+    assert [name for name in disk.list(ROOT) if name.startswith("tide")] == [str(filled)]
+    assert len(disk.list(found.path(filled))) == 2
+
+
+def test_no_directory_is_removed_while_one_of_them_cannot_be_listed():
+    disk = new_disk()
+    found = opened(disk)
+    found.make_partitions([TIDE, EBB], ONE)
+    put(disk, found.path(EBB) / "00000000000000000000.log", b"records")
+    disk.fail_looks(times=1)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        found.remove_half_made([EBB, TIDE])
+
+    assert read_file(disk, found.path(EBB) / "00000000000000000000.log") == b"records"
+    assert disk.exists(found.path(TIDE))
+
+
 def test_leftovers_are_the_directories_of_topics_that_are_not_expected_there():
     disk = new_disk()
     found = opened(disk)
