@@ -83,7 +83,7 @@ class Replicas:
         self._awaited: dict[Partition, None] = {}
         """Those at which somebody waits, or waited a moment ago."""
         self._left: dict[TopicPartition, None] = {}
-        """Those that were closed, and whose files may be there still: the disk was full."""
+        """Those that were closed, and whose files could not be removed: the disk was full."""
         self._unopened: dict[TopicPartition, None] = {}
         """Those that were closed before they could be opened; their directories may be there."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
@@ -148,8 +148,6 @@ class Replicas:
             by_topic.setdefault(replica.topic_id, []).append(replica)
         topics = {i: topic for i in by_topic if (topic := image.topics_by_id.get(i)) is not None}
         configs = {i: self._config_of(topic) for i, topic in topics.items()}
-        left = [replica.name for replica in wanted if replica.name in self._left]
-        unopened = [replica.name for replica in wanted if replica.name in self._unopened]
 
         def make() -> list[tuple[Replica, LogState]]:
             opened = []
@@ -166,6 +164,8 @@ class Replicas:
         # What was noted of an earlier topic of that name is forgotten, and must not be noted again.
         # Nor may what was noted of these be left out, before they are here.
         async with self._directory.noting:
+            left = [replica.name for replica in wanted if replica.name in self._left]
+            unopened = [replica.name for replica in wanted if replica.name in self._unopened]
             states = await self._change_disk(make)
             for name in left:
                 self._left.pop(name, None)
@@ -312,7 +312,6 @@ class Replicas:
         partition.log.tail.clear()
         partition.log.refusal = "the replica is removed"
         self._cleaner.forget(partition.name)
-        self._left[partition.name] = None
 
     async def drop_topic(self, name: str, topic_id: UUID) -> None:
         """Stop serving a topic, and remove its files."""
@@ -325,15 +324,18 @@ class Replicas:
         )
 
     async def _remove(self, gone: Sequence[Partition]) -> None:
-        await self._rounds.written()
         locked: list[asyncio.Lock] = []
         try:
+            await self._rounds.written()
             for partition in gone:
                 await partition.files.acquire()
                 locked.append(partition.files)
                 if len(locked) % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # others get their turn
             await self._remove_files([partition.name for partition in gone])
+        except BaseException:
+            self._left |= {partition.name: None for partition in gone}
+            raise
         finally:
             for lock in locked:
                 lock.release()
@@ -343,7 +345,8 @@ class Replicas:
     async def retry_removal(self) -> None:
         """Try again to remove the files of closed partitions; StorageError if they stay."""
         if self._left:
-            await self._remove_files(list(self._left))
+            async with self._directory.noting:  # or a replica that comes back would be removed
+                await self._remove_files(list(self._left))
         await self._remove_half_made()
 
     async def _remove_files(self, names: Sequence[TopicPartition]) -> None:

@@ -196,3 +196,50 @@ def test_a_replica_that_is_closed_while_others_are_removed_is_not_forgotten(monk
         assert not machine.disk.exists(directory_of(node.broker))
 
     machine.live(story, killed=True)
+
+
+def test_a_removal_that_is_tried_again_spares_a_replica_that_came_back_meanwhile(monkeypatch):
+    machine = Machine()
+
+    async def story(node: Node) -> None:
+        broker, disk = node.broker, machine.disk
+        await node.create("t")
+        replica = replica_of(broker)
+        disk.capacity_bytes, disk.names_need_room = disk.used_bytes, True
+        with pytest.raises(StorageError):
+            await broker.replicas.close([closed(replica)])
+        disk.capacity_bytes = None
+        let_go = hold_back(broker, monkeypatch)
+        retrying = asyncio.ensure_future(broker.replicas.retry_removal())
+        await asyncio.sleep(0.1)
+        opening = asyncio.ensure_future(broker.replicas.open([replica], broker.image))
+        await asyncio.sleep(0.1)
+
+        let_go.set()
+        await asyncio.gather(retrying, opening)
+
+        assert disk.list(directory_of(broker)) == [PARTITION_METADATA]
+        assert (await node.produce("t", batch_of(b"x"))).error_code == 0
+
+    machine.live(story)
+
+
+def test_a_removal_that_is_tried_again_waits_for_who_reads_the_files():
+    machine = Machine()
+
+    async def story(node: Node) -> None:
+        broker = node.broker
+        await node.create("t")
+        assert (await node.produce("t", batch_of(b"x"))).error_code == 0
+        replica, partition = replica_of(broker), broker.partition("t", 0)
+        async with partition.files:
+            closing = asyncio.ensure_future(broker.replicas.close([closed(replica)]))
+            await asyncio.sleep(0.1)
+
+            await broker.replicas.retry_removal()
+
+            assert SEGMENT in machine.disk.list(directory_of(broker))
+        await closing
+        assert not machine.disk.exists(directory_of(broker))
+
+    machine.live(story)
