@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import TidelogError
@@ -146,23 +147,39 @@ def _tell(pipeline: Pipeline, noted: Run, on_change: OnChange) -> None:
 
 @contextmanager
 def listening(stop: threading.Event) -> Iterator[None]:
-    """Have signals ask for a stop, while inside; a second one does not wait for it."""
+    """Have signals ask for a stop, while inside; a second one does not wait for it.
 
-    def asked(number: int, _: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
+    A signal's handler may interrupt the main thread inside of `stop.wait`, which holds the event's
+    lock then, and would wait for that lock for ever. So another thread sets the event.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    asked: SimpleQueue[bool] = SimpleQueue()  # its `put` may interrupt anything
+    is_asked = False
+
+    def ask_to_stop(number: int, _: object) -> None:
+        nonlocal is_asked
+        if is_asked or stop.is_set():
+            raise KeyboardInterrupt
+        is_asked = True
+        asked.put(True)
+
+    def set_when_asked() -> None:
+        if asked.get():
+            stop.set()
+
+    setting = threading.Thread(target=set_when_asked, name="stop-on-signal", daemon=True)
+    setting.start()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, asked) for number in numbers}
+    before = {number: signal.signal(number, ask_to_stop) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        asked.put(False)
+        setting.join()
 
 
 @contextmanager
