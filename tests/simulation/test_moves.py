@@ -12,6 +12,7 @@ from tidelog.controller import elections, in_sync, reassignment
 from tidelog.controller.elections import Electorate
 from tidelog.controller.image import Place
 from tidelog.controller.records import PartitionChanged
+from tidelog.log.directory import PARTITION_METADATA
 from tidelog.model import NO_NODE
 from tidelog.partition.leader import Leader
 from tidelog.simulation import replica_watch as watch
@@ -116,6 +117,45 @@ def test_what_is_moved_away_while_its_node_starts_leaves_no_files(
         root = looked[0]._directory.root
         assert disk.is_directory(root)
         assert str(PLACE) not in disk.list(root)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"version: 0\ntop"])
+def test_a_start_removes_what_a_crash_left_half_made_of_a_partition_that_others_hold(
+    content: bytes | None,
+) -> None:
+    """Its directory does not say whose it is, so that it cannot be told from the topic's id."""
+    with a_stage() as stage:
+        other = next(n for n in stage.world.machines if n not in (*stage.nodes, stage.controller))
+        machine = stage.world.machines[other]
+        disk, root = machine.disk, machine.node.broker.root
+        stage.world.crash(other)
+        half_made, unknown = root / str(PLACE), root / f"{PLACE.topic}-{2**20}"
+        for path in (half_made, unknown):
+            disk.make_directory(path)
+            if content is not None:
+                disk.open(path / PARTITION_METADATA, create=True).write(0, [content])
+
+        stage.world.restart(other)
+        stage.run_until(lambda: stage.world.is_up(other))
+
+        assert not disk.exists(half_made)
+        assert disk.exists(unknown), "the cluster does not know that partition"
+
+
+def test_a_start_keeps_a_directory_that_does_not_say_whose_records_it_has() -> None:
+    with a_stage() as stage:
+        other = next(n for n in stage.world.machines if n not in (*stage.nodes, stage.controller))
+        machine = stage.world.machines[other]
+        disk, path = machine.disk, machine.node.broker.root / str(PLACE)
+        stage.world.crash(other)
+        disk.make_directory(path)
+        disk.open(path / "00000000000000000000.log", create=True).write(0, [b"records"])
+
+        stage.world.restart(other)
+        stage.run_until(lambda: stage.world.is_up(other))
+        stage.world.run(10)
+
+        assert disk.list(path) == ["00000000000000000000.log"]
 
 
 # Planted.

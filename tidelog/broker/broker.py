@@ -307,6 +307,7 @@ class Broker:
         await self._remove_leftovers()
         await self._following.catch_up()
         await self._remove_leftovers()  # what was moved away meanwhile was never opened
+        await self._remove_half_made()
         for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
             _log.warning("%s is unknown to the cluster; it is kept and not served", stranger)
         self.spawn(self._following.run())
@@ -371,6 +372,23 @@ class Broker:
         if gone:
             _log.warning("finishing the deletion of %s", ", ".join(map(str, gone)))
             self._directory.remove(gone)
+
+    async def _remove_half_made(self) -> None:
+        """Remove what a crash left of directories before they said whose they are.
+
+        Only if others hold the partition of that name; and only if nothing else is there.
+        """
+        half_made = []
+        for stranger in self._directory.strangers([*self._known(), METADATA_PARTITION]):
+            topic, _, number = stranger.rpartition("-")
+            known, name = self.image.topics.get(topic), TopicPartition(topic, int(number))
+            is_known = known is not None and name.partition < len(known.partitions)
+            if is_known and str(name) == stranger and self._directory.topic_id_of(name) is None:
+                half_made.append(name)
+        try:
+            await self.replicas.remove_half_made(half_made)
+        except StorageError as error:  # each checkpoint tries again
+            _log.info("half-made directories stay for now: %s", error)
 
     def _committed_changes(self) -> Iterator[MetadataRecord]:
         """What the metadata log holds and nobody can undo; at start only."""

@@ -4,8 +4,8 @@ Rule 1: a partition is here because the metadata says so, and is what the metada
 Rule 2: nothing is served before its log is recovered and its epoch opened.
 Rule 3: a replica's files are removed only once nobody reads them; and, if others hold the partition
         now, only once the metadata says who. What could not be removed is never opened again.
-Rule 4: of a replica that is closed before it could be opened, a full disk may have a directory
-        that is half made. It is removed only if it holds no file but `partition.metadata`.
+Rule 4: of a replica that was never opened, a full disk or a crash may leave a directory that is
+        half made. It is removed only if it holds no file but `partition.metadata`.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Replicas:
         self._left: dict[TopicPartition, None] = {}
         """Those that were closed, and whose files could not be removed: the disk was full."""
         self._unopened: dict[TopicPartition, None] = {}
-        """Those that were closed before they could be opened; their directories may be there."""
+        """Those that others hold and that were never opened; their directories may be there."""
         self.on_start_agreed: Callable[[Partition], None] = _ignore
         """Called when a leader here may let its log begin later."""
         self.on_opened: Callable[[Partition], None] = _ignore
@@ -354,8 +354,15 @@ class Replicas:
         for name in names:
             self._left.pop(name, None)
 
+    async def remove_half_made(self, names: Iterable[TopicPartition]) -> None:
+        """Remove directories of partitions that others hold; StorageError if it is tried again.
+
+        A directory stays if it has files other than `partition.metadata`, or if it is served.
+        """
+        self._unopened |= dict.fromkeys(names)
+        await self._remove_half_made()
+
     async def _remove_half_made(self) -> None:
-        """Remove what a full disk has of replicas that were closed before they could be opened."""
         if not self._unopened:
             return
         async with self._directory.noting:  # until then nobody opens a partition of that name

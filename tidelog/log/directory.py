@@ -487,7 +487,7 @@ class DataDirectory:
             name
             for name in self._disk.list(self.root)
             if name not in names
-            and name.rpartition("-")[2].isdigit()
+            and name.rpartition("-")[2].isdecimal()
             and self._disk.is_directory(self.root / name)
         ]
 

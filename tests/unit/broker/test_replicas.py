@@ -106,6 +106,20 @@ def test_a_half_made_directory_that_cannot_be_removed_is_tried_again():
     machine.live(story)
 
 
+def test_a_served_partition_is_not_removed_for_holding_no_file():
+    machine = Machine()
+
+    async def story(node: Node) -> None:
+        await node.create("t")
+        assert machine.disk.list(directory_of(node.broker)) == [PARTITION_METADATA]
+
+        await node.broker.replicas.remove_half_made([NAME])
+
+        assert machine.disk.list(directory_of(node.broker)) == [PARTITION_METADATA]
+
+    machine.live(story)
+
+
 def test_a_directory_that_may_hold_records_stays_if_its_replica_was_never_opened():
     machine = Machine()
 
