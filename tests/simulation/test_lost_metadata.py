@@ -1,14 +1,15 @@
 """Voters whose disks lose metadata that they had synced and acknowledged."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.simulation.test_cluster import SECONDS_MAX, controller, create, knows, make_world
-from tidelog.cluster.acknowledged import AcknowledgedNote
+from tidelog.cluster.acknowledged import FILE_NAME, AcknowledgedNote
 from tidelog.cluster.quorum_log import QuorumLog
 from tidelog.cluster.snapshots import SUFFIX
-from tidelog.host import Path
+from tidelog.host import Path, read_file
 from tidelog.raft.logview import LogView
 from tidelog.simulation.nodes import DATA
 from tidelog.simulation.quorum import AGREE, IMAGES, WHOLE
@@ -36,6 +37,15 @@ def is_whole(world: World, node: int) -> bool:
     return bool(world.is_up(node) and world.node(node).broker.member.quorum.raft.log.is_whole)
 
 
+def rot_newest_note(world: World, node: int) -> None:
+    """Let a bit rot in each copy of the newest note of a node that is down."""
+    disk, path = world.machines[node].disk, METADATA / FILE_NAME
+    numbers = re.findall(rb'"number":(\d+)', read_file(disk, path))
+    newest = b'"number":%d,' % max(map(int, numbers))
+    for found in re.finditer(newest, read_file(disk, path)):
+        disk.flip_bit(path, found.start(), 1)
+
+
 def tell_story(world: World) -> None:
     """Two of three decide, one of them forgets, and the third, which knows less, is there."""
     leader = controller(world)
@@ -61,6 +71,28 @@ def tell_story(world: World) -> None:
 
 def test_a_voter_that_lost_what_it_acknowledged_elects_nobody_who_lacks_it(world):
     tell_story(world)
+
+
+def test_a_voter_whose_newest_note_rots_does_not_vote_by_the_one_before(world):
+    leader = controller(world)
+    assert leader is not None
+    lagging, forgetful = (node for node in (1, 2, 3) if node != leader)
+    world.run(seconds=6)  # a checkpoint notes what is durable: what rots is damage
+    world.cut(leader, lagging)
+    world.cut(lagging, leader)
+    world.do(create(world, "decided", leader))  # one note later than the one that lags behind
+    world.crash(leader)
+    world.crash(forgetful)
+    world.flip_bits(forgetful, count=40, suffix=".log", inside="__cluster_metadata")
+    rot_newest_note(world, forgetful)
+    world.heal()
+    world.restart(forgetful)
+    world.run(seconds=20)
+    assert controller(world) is None, "only the old leader has all that was decided"
+    world.restart(leader)
+    for node in (1, 2, 3):
+        world.run_until(lambda n=node: knows(world, n, "decided"), SECONDS_MAX)  # type: ignore[misc]
+        world.run_until(lambda n=node: is_whole(world, n), SECONDS_MAX)  # type: ignore[misc]
 
 
 def test_a_voter_that_votes_by_what_is_left_is_found(world, monkeypatch):

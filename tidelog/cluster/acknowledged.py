@@ -7,17 +7,22 @@ The note tells: a log that ends before it has lost something (`raft.logview`, ru
 Rule 1: the note is durable before anybody hears that the bytes are, and after they are. So it never
         speaks of bytes that were not synced, and a power loss does not look like a loss.
         A log that is to be cut is noted to end there before it is cut.
-Rule 2: notes are written to two places in turn. A torn or rotten one leaves the one before it.
-Rule 3: if neither checks out, nobody knows what was acknowledged; that is noted at once.
+Rule 2: notes are written to two places in turn, so a torn one leaves the one before it. Each place
+        holds its note twice. A tear spoils one of the two at most: what a write leaves is new up
+        to some byte, and old from there.
+Rule 3: a place of which neither copy checks out is rotten. The note before it says less than others
+        may have heard, so nobody knows what was acknowledged; that is noted at once.
 Rule 4: a note is written beside the quorum's loop, and covers all that was synced meanwhile.
 """
 
 # quorum-acknowledged := slot, slot
-# slot := promise (`promises`), padded with zero bytes to 512 bytes
+# slot := copy, copy; both of one note, unless the slot is torn. An earlier version made one copy
+# copy := promise (`promises`), padded with zero bytes to 256 bytes
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -35,7 +40,9 @@ from tidelog.raft.messages import NOWHERE, Position
 _log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "quorum-acknowledged"
-SLOT_BYTES: Final = 512
+COPY_BYTES: Final = 256
+SLOT_BYTES: Final = 2 * COPY_BYTES
+"""A sector: whatever tears, it is not more than one place."""
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,16 +64,15 @@ class AcknowledgedNote:
         self._number = 0
 
     def read(self) -> Position | None:
-        """The newest note; None if there never was one. ValueError if all are damaged."""
+        """The newest note; None if there never was one. ValueError if it may be damaged."""
         try:
             content = read_file(self._disk, self._path)
         except FileNotFoundError:
             return None
-        found = [_decoded(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES)]
-        notes = [note for note in found if note is not None]
-        if not notes:
+        slots = [_notes_in(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES)]
+        if not all(slots):
             raise ValueError(f"{self._path} is damaged")
-        newest = max(notes, key=lambda note: note.number)
+        newest = max((note for notes in slots for note in notes), key=lambda note: note.number)
         self._number = newest.number
         return Position(newest.epoch, newest.end)
 
@@ -90,14 +96,16 @@ class AcknowledgedNote:
     def _next_slot(self, position: Position) -> bytes:
         self._number += 1
         note = _Note(number=self._number, epoch=position.epoch, end=position.end)
-        return encode_promise(note).ljust(SLOT_BYTES, b"\0")
+        return 2 * encode_promise(note).ljust(COPY_BYTES, b"\0")
 
 
-def _decoded(slot: bytes) -> _Note | None:
-    try:
-        return decode_promise(slot.rstrip(b"\0"), _Note)
-    except ValueError:
-        return None
+def _notes_in(slot: bytes) -> list[_Note]:
+    """The notes of those copies that check out."""
+    notes = []
+    for copy in (slot[:COPY_BYTES], slot[COPY_BYTES:]):
+        with suppress(ValueError):
+            notes.append(decode_promise(copy.rstrip(b"\0"), _Note))
+    return notes
 
 
 class Acknowledgements:

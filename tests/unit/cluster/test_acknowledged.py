@@ -2,19 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from tests.unit.log.hands import Hands
 from tidelog.cluster.acknowledged import (
+    COPY_BYTES,
     FILE_NAME,
     SLOT_BYTES,
     AcknowledgedNote,
     Acknowledgements,
 )
-from tidelog.host import Host, Path
+from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
 from tidelog.model import Offset
 from tidelog.raft.logview import UNKNOWN_END
@@ -32,8 +33,10 @@ def disk() -> SimulatedDisk:
     return disk
 
 
-def spoil(disk: SimulatedDisk, slot: int) -> None:
-    disk.flip_bit(ROOT / FILE_NAME, slot * SLOT_BYTES + 5, 3)
+def spoil(disk: SimulatedDisk, slot: int, copies: Sequence[int] = (0, 1)) -> None:
+    """Rot a bit of some copies of the note in a place."""
+    for copy in copies:
+        disk.flip_bit(ROOT / FILE_NAME, slot * SLOT_BYTES + copy * COPY_BYTES + 5, 3)
 
 
 def test_the_last_note_is_found_again(disk):
@@ -55,16 +58,51 @@ def test_a_note_may_say_less_than_the_one_before(disk):
     assert AcknowledgedNote(disk, ROOT).read() == Position(2, 5)
 
 
-@pytest.mark.parametrize("writes", [1, 2, 3])
-def test_of_a_damaged_note_the_one_before_is_left(disk, writes):
+def written(disk: SimulatedDisk, writes: int) -> AcknowledgedNote:
     note = AcknowledgedNote(disk, ROOT)
     note.begin(Position(1, 0))
     for end in range(1, writes + 1):
         note.write(Position(1, end))
+    return note
 
-    spoil(disk, writes % 2)  # two were written at the beginning, so the last is in this place
 
-    assert AcknowledgedNote(disk, ROOT).read() == Position(1, writes - 1)
+@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("copy", [0, 1])
+def test_a_note_of_which_one_copy_rots_still_counts(disk, writes, copy):
+    written(disk, writes)
+
+    spoil(disk, writes % 2, [copy])  # two were written at the beginning, so the last is there
+
+    assert AcknowledgedNote(disk, ROOT).read() == Position(1, writes)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_the_note_before_a_rotten_one_does_not_count(disk, slot):
+    """It says less than others may have heard; which of the two is the newer one, nobody knows."""
+    written(disk, 3)
+
+    spoil(disk, slot)
+
+    with pytest.raises(ValueError, match="damaged"):
+        AcknowledgedNote(disk, ROOT).read()
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_a_torn_note_leaves_the_one_before_or_counts(disk, writes):
+    """Wherever the new bytes end and the old ones begin: a power loss is not rot."""
+    note = written(disk, writes - 1)
+    before = read_file(disk, ROOT / FILE_NAME)
+    note.write(Position(1, writes))
+    after = read_file(disk, ROOT / FILE_NAME)
+    at = writes % 2 * SLOT_BYTES
+    found = []
+    for cut in range(at, at + SLOT_BYTES + 1):
+        torn = before[:at] + after[at:cut] + before[cut:]
+        replace_file(disk, ROOT / FILE_NAME, torn)
+        found.append(AcknowledgedNote(disk, ROOT).read())
+
+    assert found == sorted(found)
+    assert {*found} == {Position(1, writes - 1), Position(1, writes)}
 
 
 def test_if_no_note_is_left_that_is_said(disk):
@@ -74,6 +112,16 @@ def test_if_no_note_is_left_that_is_said(disk):
 
     with pytest.raises(ValueError, match="damaged"):
         AcknowledgedNote(disk, ROOT).read()
+
+
+def test_a_note_without_a_second_copy_is_read(disk):
+    """As an earlier version has written it."""
+    written(disk, 2)
+    file = disk.open(ROOT / FILE_NAME)
+    for slot in (0, 1):
+        file.write(slot * SLOT_BYTES + COPY_BYTES, [bytes(SLOT_BYTES - COPY_BYTES)])
+
+    assert AcknowledgedNote(disk, ROOT).read() == Position(1, 2)
 
 
 class Stage:
