@@ -91,8 +91,8 @@ def test_a_voter_whose_newest_note_rots_does_not_vote_by_the_one_before(world):
     assert controller(world) is None, "only the old leader has all that was decided"
     world.restart(leader)
     for node in (1, 2, 3):
-        world.run_until(lambda n=node: knows(world, n, "decided"), SECONDS_MAX)  # type: ignore[misc]
-        world.run_until(lambda n=node: is_whole(world, n), SECONDS_MAX)  # type: ignore[misc]
+        world.run_until(lambda n=node: knows(world, n, "decided"), SECONDS_MAX)
+        world.run_until(lambda n=node: is_whole(world, n), SECONDS_MAX)
 
 
 def test_a_voter_that_votes_by_what_is_left_is_found(world, monkeypatch):

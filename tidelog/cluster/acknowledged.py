@@ -6,7 +6,8 @@ The note tells: a log that ends before it has lost something (`raft.logview`, ru
 
 Rule 1: the note is durable before anybody hears that the bytes are, and after they are. So it never
         speaks of bytes that were not synced, and a power loss does not look like a loss.
-        A log that is to be cut is noted to end there before it is cut.
+        A log that is to be cut is noted to end there before it is cut. A start writes what it has
+        read again: the process before it may have ended, or failed, before the sync.
 Rule 2: notes are written to two places in turn, so a torn one leaves the one before it. Each place
         holds its note twice. A tear spoils one of the two at most: what a write leaves is new up
         to some byte, and old from there.
@@ -168,7 +169,7 @@ class Acknowledgements:
     async def begin(self, here: Position) -> None:
         """The log was opened and goes as far as `here`, all of it synced."""
         if self._is_begun:
-            await self.replaced(here)
+            await self._write(max(self.noted, here))
             return
         await self._host.offload.run(partial(self._note.begin, here))
         self.noted = here

@@ -20,7 +20,7 @@ from tidelog.log.reserve import Reserve
 from tidelog.model import Offset
 from tidelog.raft.logview import UNKNOWN_END
 from tidelog.raft.messages import Position
-from tidelog.simulation.disk import SimulatedDisk
+from tidelog.simulation.disk import SimulatedCrash, SimulatedDisk
 from tidelog.simulation.host import RefusingNetwork, SimulatedClock
 
 ROOT = Path("/data")
@@ -99,7 +99,9 @@ def test_a_torn_note_leaves_the_one_before_or_counts(disk, writes):
     for cut in range(at, at + SLOT_BYTES + 1):
         torn = before[:at] + after[at:cut] + before[cut:]
         replace_file(disk, ROOT / FILE_NAME, torn)
-        found.append(AcknowledgedNote(disk, ROOT).read())
+        position = AcknowledgedNote(disk, ROOT).read()
+        assert position is not None
+        found.append(position)
 
     assert found == sorted(found)
     assert {*found} == {Position(1, writes - 1), Position(1, writes)}
@@ -225,6 +227,31 @@ def test_a_note_is_lowered_before_the_log_is_cut_and_not_raised_until_it_is(disk
         assert (stage.told, stage.on_disk) == ([9, 4, 6], Position(2, 6))
 
     on_stage(disk, story)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_note_that_a_start_goes_by_is_durable(seed):
+    """The process before it may have ended between the write of a note and its sync."""
+    disk = SimulatedDisk(random.Random(seed))
+    disk.make_directory(ROOT)
+    note = written(disk, 3)
+    disk.sync_everything(ROOT)
+    disk.crash_after(2)
+    with pytest.raises(SimulatedCrash):
+        note.write(Position(1, 4))
+    disk.kill()
+
+    async def main() -> Stage:
+        stage = Stage(disk)
+        stage.acknowledgements.find(4)
+        await stage.finish(stage.acknowledgements.begin(Position(1, 4)))
+        return stage
+
+    stage = asyncio.run(main())
+    assert stage.acknowledgements.noted == Position(1, 4)
+    disk.crash()
+
+    assert stage.on_disk == Position(1, 4)
 
 
 def test_damage_without_a_note_is_noted_before_it_is_cut(disk):
