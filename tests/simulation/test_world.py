@@ -29,7 +29,7 @@ from tidelog.simulation.swarm import UNFORESEEN, make_plan, play
 from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, LIVENESS, Pace, Workload
 from tidelog.simulation.world import Violation, World
 
-REPLAYS = int(os.environ.get("TIDELOG_REPLAYS", "25"))
+REPLAYS = int(os.environ.get("TIDELOG_REPLAYS", "10"))
 BLOCKS = 5
 SHORT_SECONDS = 2.0
 
@@ -225,7 +225,7 @@ def test_keeping_the_trace_changes_nothing():
 def test_the_hashes_of_strings_do_not_matter():
     code = (
         "from tests.simulation.test_world import short, play\n"
-        "print([play(short(seed)).trace_hash for seed in range(100, 105)])"
+        "print([play(short(seed)).trace_hash for seed in range(100, 103)])"
     )
 
     def hashes(hash_seed: str) -> str:
