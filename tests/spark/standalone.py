@@ -30,8 +30,11 @@ class Standalone(NamedTuple):
 
 
 @contextmanager
-def standalone(directory: Path, *, workers: int = 2, memory: str = "700m") -> Iterator[Standalone]:
-    """Workers of one core each, and their master."""
+def standalone(
+    directory: Path, *, workers: int = 2, memory: str = "700m", hidden: Path | None = None
+) -> Iterator[Standalone]:
+    """Workers of one core each, and their master. They see an empty directory at `hidden`, each one
+    of its own, as machines do that share nothing."""
     directory.mkdir(parents=True, exist_ok=True)
     started: list[subprocess.Popen[bytes]] = []
     log = directory / "standalone.log"
@@ -45,7 +48,7 @@ def standalone(directory: Path, *, workers: int = 2, memory: str = "700m") -> It
             work = str(directory / f"worker-{number}")
             arguments = ["--port", "0", "--webui-port", "0", "--cores", "1", "--memory", memory,
                          "--work-dir", work, url]  # fmt: skip
-            started.append(_launch("worker.Worker", arguments, directory, log))
+            started.append(_launch("worker.Worker", arguments, directory, log, hidden))
         wait_until(
             lambda: log.read_text().count("Registering worker") >= workers,
             "the workers do not join", START_SECONDS_MAX,
@@ -57,7 +60,9 @@ def standalone(directory: Path, *, workers: int = 2, memory: str = "700m") -> It
             process.wait()
 
 
-def _launch(kind: str, arguments: list[str], directory: Path, log: Path) -> subprocess.Popen[bytes]:
+def _launch(
+    kind: str, arguments: list[str], directory: Path, log: Path, hidden: Path | None = None
+) -> subprocess.Popen[bytes]:
     found = find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -70,10 +75,19 @@ def _launch(kind: str, arguments: list[str], directory: Path, log: Path) -> subp
     }  # fmt: skip
     with log.open("ab") as output:
         return subprocess.Popen(
-            [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", "--host", HOST,
+            [*_apart(hidden), home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", "--host", HOST,
              *arguments],
             stdout=output, stderr=output, env=environment, start_new_session=True,
         )  # fmt: skip
+
+
+def _apart(hidden: Path | None) -> list[str]:
+    """Begins a command that has mounts of its own."""
+    if hidden is None:
+        return []
+    hidden.mkdir(parents=True, exist_ok=True)
+    mount = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
+    return ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", mount, "sh", str(hidden)]
 
 
 def _urls(log: Path) -> list[str]:

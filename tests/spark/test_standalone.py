@@ -10,10 +10,12 @@ from tests.spark.touring import ROWS
 TOUR_SECONDS_MAX = 500
 
 
-def test_a_master_and_two_workers_do_the_same_as_one_process(topics, tmp_path):
+def test_a_master_and_two_workers_do_the_same_as_one_process_and_miss_what_is_not_shared(
+    topics, tmp_path
+):
     topics.make("tour", 3)
     topics.make("copy", 2)
-    with standalone(tmp_path / "cluster") as cluster:
+    with standalone(tmp_path / "cluster", hidden=tmp_path / "hidden") as cluster:
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.touring", cluster.url, topics.bootstrap, tmp_path],
             capture_output=True, text=True, timeout=TOUR_SECONDS_MAX, check=False,
@@ -24,4 +26,6 @@ def test_a_master_and_two_workers_do_the_same_as_one_process(topics, tmp_path):
     assert len(seen["executors"]) == 2
     assert (seen["rows"], seen["copied"]) == (ROWS, ROWS)
     assert seen["batches"] >= 3
+    assert "wrote 1000 rows below" in seen["unshared"]
+    assert "the executors do not share that place" in seen["unshared"]
     assert len(topics.values("copy")) == ROWS

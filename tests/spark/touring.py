@@ -10,7 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark.sql import DataFrame
+
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
 from tidelog.spark.session import spark_session
+from tidelog.spark.tables.counting import RowsMissing
 
 ROWS = 1000
 
@@ -47,8 +51,26 @@ def tour(master: str, bootstrap: str, directory: Path) -> dict[str, object]:
             "executors": sorted(places),
             "rows": read.count(),
             "batches": sum(1 for one in query.recentProgress if one.numInputRows),
+            "unshared": unshared(rows, directory / "hidden"),
             "copied": spark.sql("SELECT count(DISTINCT key) n FROM copy").collect()[0].n,
         }
+
+
+def unshared(rows: DataFrame, warehouse: Path) -> str:
+    """What is said against a table in a place that each machine has for itself."""
+    catalog = Catalog(
+        {
+            "type": "sql",
+            "uri": f"sqlite:///{warehouse}/catalog.db",
+            "warehouse": f"file://{warehouse}",
+        }
+    )
+    catalog.prepare("lost.rows", rows.schema)
+    try:
+        TableWriter(catalog, "lost.rows").write(rows, "query", 0)
+    except RowsMissing as error:
+        return str(error)
+    return "nothing"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.spark.pipelines.spec import Option, Pipeline, SpecError, options_of
+from tidelog.spark.tables.counting import check_rows, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,8 +126,9 @@ class TableWriter:
             frame.write.format("noop").mode("overwrite").save()
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        frame.write.parquet(location)
+        rows = write_parquet(frame, location)
         files = {file: count for file, count in _files(table, location).items() if count}
+        check_rows(location, written=rows, found=sum(files.values()))
         if files and self._commit(table, list(files), query, batch):
             return sum(files.values())
         filesystem, path = _find(table, location)

@@ -20,6 +20,7 @@ from tidelog.errors import TidelogError
 from tidelog.spark.asking import ask, start
 from tidelog.spark.pipelines import orders, state
 from tidelog.spark.pipelines.progress import QueryState, fold
+from tidelog.spark.pipelines.sharing import check_shared
 from tidelog.spark.pipelines.sinks import query_names, start_all
 from tidelog.spark.pipelines.spec import Pipeline
 from tidelog.spark.pipelines.state import Phase, Run
@@ -59,6 +60,7 @@ class Where:
 def run(pipeline: Pipeline, where: Where, *, stop: threading.Event, on_change: OnChange) -> Run:
     """Run a pipeline until it is done, until it is asked to stop, or until it fails."""
     check_installed(NEEDED)
+    check_shared(pipeline, where.master)
     with state.held(pipeline.folder):
         noted = state.this_run(
             master=where.master, trigger=pipeline.trigger, bootstrap=pipeline.bootstrap

@@ -4,6 +4,7 @@
     bootstrap: 127.0.0.1:9092
     trigger: 5 seconds              # or `once`: all that is there, and end
     checkpoint: PATH                # where queries keep how far they are; state/checkpoints
+    shared: true                    # all executors have this machine's paths mounted
     topics: {TOPIC: {partitions, replication, config}}       made if they are missing
     traffic: {topic, per_second, once}                       orders to try it with
     sources: {TABLE: {topic | topics | pattern | files | iceberg, ...}}
@@ -158,6 +159,8 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
     bootstrap: str
     trigger: str
     checkpoint: str
+    shared: bool
+    """Whether executors on other machines have the paths of this one mounted."""
     topics: dict[str, Topic]
     traffic: Traffic | None
     sources: dict[str, Source]
@@ -228,6 +231,7 @@ def parse(document: Any, folder: Path) -> Pipeline:
         bootstrap=_text(document, "bootstrap", DEFAULT_BOOTSTRAP),
         trigger=_text(document, "trigger", ONCE),
         checkpoint=_text(document, "checkpoint", "state/checkpoints"),
+        shared=_flag(document, "shared"),
         topics=_mapping(document, "topics", Topic),
         traffic=_traffic(document),
         sources=_mapping(document, "sources", Source),
@@ -345,6 +349,13 @@ def _text(document: Mapping[str, Any], key: str, default: str) -> str:
     value = document.get(key, default)
     if not isinstance(value, str) or not value:
         raise SpecError(f"{key} is {value!r}; it must be text")
+    return value
+
+
+def _flag(document: Mapping[str, Any], key: str) -> bool:
+    value = document.get(key, False)
+    if not isinstance(value, bool):
+        raise SpecError(f"{key} is {value!r}; it must be true or false")
     return value
 
 

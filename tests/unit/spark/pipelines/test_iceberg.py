@@ -8,8 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
+from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, written
 from tidelog.spark.pipelines.spec import Pipeline, SpecError, parse
+from tidelog.spark.tables.counting import RowsMissing
 
 SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
 
@@ -43,6 +45,17 @@ class Frame:
         (path / "_SUCCESS").touch()
         table = pa.Table.from_pylist(self.rows, arrow_schema(SCHEMA))
         pq.write_table(table, path / "part-0.parquet")
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark counts what its tasks write; here all rows are."""
+
+    def write_parquet(frame: Frame, location: str) -> int:
+        frame.parquet(location)
+        return len(frame.rows)
+
+    monkeypatch.setattr(iceberg, "write_parquet", write_parquet)
 
 
 @pytest.fixture
@@ -113,6 +126,19 @@ def test_a_batch_without_rows_makes_no_snapshot_and_leaves_no_files(
 
     assert catalog.table("sales.orders").snapshots() == []
     assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("_SUCCESS")) == []
+
+
+def test_rows_that_were_written_elsewhere_are_missed_and_nothing_is_committed(
+    catalog: Catalog,
+) -> None:
+    class Elsewhere(Frame):
+        def parquet(self, location: str) -> None:
+            Path(location.removeprefix("file://")).mkdir(parents=True)
+
+    with pytest.raises(RowsMissing, match=r"wrote 2 rows below .* and 0 are there: the executors"):
+        add(catalog, Elsewhere([NORTH, SOUTH]), "q1", 0)
+
+    assert written(catalog.table("sales.orders").properties, "q1") == -1
 
 
 def test_many_batches_do_not_keep_every_version_of_what_is_written_about_the_table(
