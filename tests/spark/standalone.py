@@ -75,8 +75,8 @@ def _launch(
     }  # fmt: skip
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*_apart(hidden), home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", "--host", HOST,
-             *arguments],
+            [*_apart(hidden), home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}",
+             "--host", HOST, *arguments],
             stdout=output, stderr=output, env=environment, start_new_session=True,
         )  # fmt: skip
 

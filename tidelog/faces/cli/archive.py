@@ -120,6 +120,10 @@ def run(
         bool,
         typer.Option("--new-table", help="Begin anew for a topic that was made anew, or cut."),
     ] = False,
+    keep_files: Annotated[
+        str,
+        typer.Option("--keep-files", metavar="T", help="How long files stay that were merged."),
+    ] = "1h",
     catalog: CatalogName = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -150,6 +154,7 @@ def run(
         raise UserError("--keep-records and --keep-time say what --trim leaves; add --trim")
     keep_seconds = duration_seconds(keep_time, "--keep-time")
     seconds = duration_seconds(interval, "--interval") or 1.0
+    keep_files_seconds = duration_seconds(keep_files, "--keep-files")
     if bool(topics) == all_topics:
         raise UserError("name topics, or say --all")
     began = time.monotonic()
@@ -158,6 +163,8 @@ def run(
     from tidelog.spark.archive.logs import look_at, topic_names
     from tidelog.spark.archive.problems import Problems, collecting, raise_all
     from tidelog.spark.archive.trimming import Keep, trim_all
+    from tidelog.spark.tables.expiring import Expiry
+    from tidelog.spark.tables.upkeep import Upkeep
 
     keep = Keep(records=keep_records, seconds=keep_seconds)
     names = list(dict.fromkeys(topics or topic_names(bootstrap)))
@@ -168,7 +175,10 @@ def run(
     if len(problems) == len(names):  # wrong names shall cost neither a catalog nor a Spark
         raise_all(problems)
     with opened(warehouse, catalog, create=True) as found:
-        settings = Settings(file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table)
+        upkeep = Upkeep(expiry=Expiry(keep_seconds=keep_files_seconds))
+        settings = Settings(
+            file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table, upkeep=upkeep
+        )
         with spark_job(
             "tidelog archive", master=master, conf=conf, environment=environment,
             visible=not as_json,

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ from tidelog.client.cluster import Refused
 from tidelog.client.wire import ConnectionFailed
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.catalog import create_topic, set_aside
-from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
+from tidelog.spark.archive.cleaning import remove_strays
 from tidelog.spark.archive.files import (
     FILE_BYTES,
     NAMES,
@@ -33,6 +33,7 @@ from tidelog.spark.archive.files import (
     write_range,
 )  # fmt: skip
 from tidelog.spark.archive.logs import Log, check_not_cut, look_at
+from tidelog.spark.archive.merging import merge_archived
 from tidelog.spark.archive.problems import Problems, collecting, raise_all
 from tidelog.spark.archive.spans import (
     ArchiveAhead,
@@ -47,8 +48,10 @@ from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
+from tidelog.spark.tables.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -79,6 +82,7 @@ class Settings:
     file_bytes: int = FILE_BYTES
     skip_lost: bool = False
     new_table: bool = False
+    upkeep: Upkeep = field(default_factory=Upkeep)
 
 
 @dataclass(slots=True)
@@ -315,13 +319,18 @@ class Archiver:
         self.tables[topic] = table
         if not done.commits:
             done.strays = len(remove_strays(table))
-        forget_snapshots(table)
+        if self._settings.upkeep.after_commit(table.table, self._merge):
+            self.tables[topic] = table.reload()
+            self.logs[topic] = self._look(topic)
         done.commits += 1
         done.offsets += sum(one.count for one in ranges)
         done.rows += sum(file.rows for file in files)
         done.bytes += sum(file.bytes for file in files)
         done.files += len(files)
         return True
+
+    def _merge(self, table: "Table") -> None:
+        merge_archived(TopicTable(table), file_bytes=self._settings.file_bytes)
 
     def _check_moved(self, table: TopicTable, moved: Sequence[Moved]) -> None:
         """What was read must be of the table's topic still, and of a log that was not cut."""

@@ -11,12 +11,16 @@ Rule 3: a directory's name is used by one attempt only. An attempt that came to 
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.spark.pipelines.spec import Option, Pipeline, SpecError, options_of
+from tidelog.spark.pipelines import spec
+from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
+from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.expiring import Expiry
+from tidelog.spark.tables.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +121,7 @@ class TableWriter:
 
     catalog: Catalog
     name: str
+    upkeep: Upkeep | None = field(default_factory=Upkeep)
 
     def write(self, frame: "DataFrame", query: str, batch: int) -> int:
         """Add a batch unless it is there; how many rows that were."""
@@ -143,11 +148,13 @@ class TableWriter:
         told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
         for attempt in range(1, COMMITS_MAX + 1):
             try:
-                with _tried_once(table).transaction() as transaction:
+                with tried_once(table).transaction() as transaction:
                     transaction.add_files(
                         files, snapshot_properties=told, check_duplicate_files=False
                     )
                     transaction.set_properties({f"{WRITTEN}{query}": str(batch)})
+                if self.upkeep is not None:
+                    self.upkeep.after_commit(table)
                 return True
             except CommitFailedException:
                 table = self.catalog.table(self.name)
@@ -160,17 +167,22 @@ class TableWriter:
         return False
 
 
+def upkeep_of(sink: Sink) -> Upkeep | None:
+    """What is done for the table of a sink after its commits; None, if others do it."""
+    if sink.upkeep is False:
+        return None
+    told = sink.upkeep if isinstance(sink.upkeep, spec.Upkeep) else spec.Upkeep()
+    return Upkeep(
+        expiry=Expiry(
+            snapshots=told.snapshots, keep_seconds=spec.interval_seconds(told.keep_files)
+        ),
+        file_bytes=told.file_mib * 1024 * 1024,
+    )
+
+
 def written(properties: Mapping[str, str], query: str) -> int:
     """The last batch of a query that a table has; -1 if none."""
     return int(properties.get(f"{WRITTEN}{query}", -1))
-
-
-def _tried_once(table: "Table") -> "Table":
-    """A table whose commits fail when somebody was faster: pyiceberg would put them on top of what
-    came in between, though that may be the same batch."""
-    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
-    return table
 
 
 def arrow_schema(schema: "StructType") -> "pa.Schema":

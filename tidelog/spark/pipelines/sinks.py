@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.pipelines import expressions
-from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
 
@@ -117,7 +117,7 @@ def _into_topic(
 def _into_iceberg(pipeline: Pipeline, sink: Sink, frame: "DataFrame") -> "DataStreamWriter":
     catalog = Catalog.of(pipeline, sink.catalog)
     catalog.prepare(sink.iceberg, frame.schema)
-    table = TableWriter(catalog, sink.iceberg)
+    table = TableWriter(catalog, sink.iceberg, upkeep_of(sink))
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch), number)

@@ -34,6 +34,7 @@ DEFAULT_INTERVAL: Final = "5 seconds"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
+UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 Option = str | int | float | bool
 T = TypeVar("T", bound=Struct)
@@ -104,6 +105,17 @@ class Step(_Strict, frozen=True, kw_only=True):
         return self.name or Path(self.file).stem
 
 
+class Upkeep(_Strict, frozen=True, kw_only=True):
+    """How an Iceberg table is kept in order; see `tidelog.spark.tables.upkeep`."""
+
+    snapshots: int = 20
+    """How many are listed at least."""
+    keep_files: str = "1 hour"
+    """How long the files of others stay for those who read them."""
+    file_mib: int = 128
+    """How large merged files become."""
+
+
 class Sink(_Strict, frozen=True, kw_only=True):
     """Where one table goes."""
 
@@ -122,6 +134,8 @@ class Sink(_Strict, frozen=True, kw_only=True):
     """An expression, or else the column `value`, or else all columns as JSON."""
     headers: str = ""
     partition_by: tuple[str, ...] = ()
+    upkeep: Upkeep | bool | None = None
+    """Of an Iceberg table; `false`: somebody else keeps it in order."""
     options: dict[str, Option] = field(default_factory=dict)
     catalog: dict[str, Option] = field(default_factory=dict)
 
@@ -193,7 +207,7 @@ _ALLOWED_OF_SINKS: Final = {
     "topic": {"mode", "key", "value", "headers", "options"},
     "bucket": {"mode", "key", "value", "headers", "options"},
     "parquet": {"partition_by", "options"},
-    "iceberg": {"catalog"},
+    "iceberg": {"catalog", "upkeep"},
 }
 
 
@@ -311,11 +325,20 @@ def _check_step(where: str, step: Step, folder: Path) -> None:
 def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
     kind = _check_kind(where, sink, SINK_KINDS)
     _check_allowed(where, sink, SINK_KINDS, kind, _ALLOWED_OF_SINKS)
+    if isinstance(sink.upkeep, Upkeep):
+        _check_upkeep(f"{where}.upkeep", sink.upkeep)
     if sink.table not in tables:
         raise SpecError(
             f"{where}.from: there is no table {sink.table!r}{similar(sink.table, tables)}; "
             f"{_list(tables)}"
         )
+
+
+def _check_upkeep(where: str, upkeep: Upkeep) -> None:
+    if not INTERVAL.fullmatch(upkeep.keep_files):
+        raise SpecError(f"{where}.keep_files is {upkeep.keep_files!r}; say as `1 hour`")
+    if min(upkeep.snapshots, upkeep.file_mib) < 1:
+        raise SpecError(f"{where}: snapshots and file_mib must be at least 1")
 
 
 def _check_kind(where: str, entry: Struct, kinds: Iterable[str]) -> str:
@@ -396,6 +419,12 @@ def _traffic(document: Mapping[str, Any]) -> Traffic | None:
 def _setting(value: Any) -> str:
     """A setting as Spark reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def interval_seconds(text: str) -> float:
+    """How long `5 seconds` or `1 hour` is."""
+    count, unit = text.split(" ")
+    return int(count) * UNIT_SECONDS[unit.removesuffix("s")]
 
 
 def options_of(options: Mapping[str, Option]) -> dict[str, str]:

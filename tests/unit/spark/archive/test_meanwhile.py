@@ -18,12 +18,13 @@ from tidelog.spark.archive.archiving import Archiver, Settings
 from tidelog.spark.archive.bridge import History
 from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
 from tidelog.spark.archive.checking import status
-from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
+from tidelog.spark.archive.cleaning import remove_strays
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.problems import SeveralFailed
 from tidelog.spark.archive.spans import ArchiveAhead, RecordsLost, Span
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.tables.expiring import Expiry, expire
 
 TOPIC = uuid.UUID(int=6)
 OTHER = uuid.UUID(int=7)
@@ -277,7 +278,7 @@ def test_who_forgets_snapshots_does_not_go_on_from_one_with_older_spans(table: T
         mine = archive(mine, 0, start, start + 10)
     archive(mine.reload(), 0, 60, 70)  # by somebody else
 
-    forget_snapshots(mine, above=5, keep=2)
+    expire(mine.reload().table, Expiry(snapshots=2))
 
     with pytest.raises(Outpaced):
         archive(mine, 0, 60, 70)

@@ -18,8 +18,9 @@ from tidelog.spark.archive.catalog import (
     set_aside,
     topics_in,
 )
-from tidelog.spark.archive.cleaning import forget_snapshots, remove_strays
-from tidelog.spark.archive.files import read_archived
+from tidelog.spark.archive.cleaning import remove_strays
+from tidelog.spark.archive.files import read_archived, verify_file
+from tidelog.spark.archive.merging import merge_archived
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import (
     RETRIES,
@@ -30,6 +31,7 @@ from tidelog.spark.archive.tables import (
     TopicTable,
 )
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.tables.expiring import Expiry, expire, remove_expired
 
 TOPIC = uuid.UUID(int=7)
 
@@ -181,13 +183,60 @@ def test_old_snapshots_are_forgotten_and_nothing_else(table):
     for start in range(0, 60, 10):
         table = archive(table, 0, start, start + 10)
 
-    forget_snapshots(table, above=5, keep=2)
+    expire(table.reload().table, Expiry(snapshots=2))
 
     table = table.reload()
     assert len(table.table.metadata.snapshots) == 2
     assert table.spans == {0: Span(0, 60)}
     assert rows(table, 0, 0, 60).num_rows == 60
     assert remove_strays(table) == []
+
+
+def test_small_files_become_one_stretch_of_each_partition_with_the_same_claim(table):
+    for start in range(0, 90, 10):
+        table = archive(archive(table, 0, start, start + 10, 2), 1, start, start + 10)
+    claim = table.claim
+
+    assert merge_archived(table) == 18
+
+    table = table.reload()
+    assert [(one.partition, one.first, one.last) for one in table.files()] == [
+        (0, 0, 88), (1, 0, 89),
+    ]  # fmt: skip
+    assert table.claim == claim
+    assert table.miscounted() == []
+    assert rows(table, 0, 0, 90).num_rows == 45
+    for file in table.files():
+        verify_file(file, table.storage)
+    assert archive(table, 0, 90, 100).spans == {0: Span(0, 100), 1: Span(0, 90)}
+
+
+def test_a_merge_that_was_outpaced_changes_nothing_and_leaves_no_files(table):
+    for start in range(0, 80, 10):
+        table = archive(table, 0, start, start + 10)
+    newer = archive(table.reload(), 0, 80, 90)
+
+    assert merge_archived(table) == 0
+
+    table = table.reload()
+    assert table.tag == newer.tag
+    assert len(table.storage.list_files(table.directory, ".parquet")) == 9
+
+
+def test_what_was_merged_stays_for_its_readers_though_its_snapshots_are_forgotten(table):
+    for start in range(0, 80, 10):
+        table = archive(table, 0, start, start + 10)
+    before = table
+    merge_archived(table)
+    table = archive(table.reload(), 0, 80, 90)
+    expire(table.reload().table, Expiry(snapshots=1), now=1000.0)
+
+    assert remove_strays(table) == []
+    assert rows(before, 0, 0, 80).num_rows == 80
+    assert remove_expired(table.reload().table, Expiry(keep_seconds=60), now=1060.0) > 8
+    table = table.reload()
+    assert len(table.storage.list_files(table.directory, ".parquet")) == 2
+    assert rows(table, 0, 0, 90).num_rows == 90
 
 
 def test_the_first_record_of_a_time_is_found(table):

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
 from tidelog.spark.pipelines import iceberg
-from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, written
-from tidelog.spark.pipelines.spec import Pipeline, SpecError, parse
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of, written
+from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, parse
 from tidelog.spark.tables.counting import RowsMissing
 
 SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
@@ -148,6 +148,28 @@ def test_many_batches_do_not_keep_every_version_of_what_is_written_about_the_tab
         add(catalog, Frame([NORTH]), "q1", batch)
 
     assert len(list(tmp_path.rglob("*.metadata.json"))) <= 25
+
+
+def test_hundreds_of_batches_leave_few_files_and_snapshots_and_each_row_once(
+    catalog: Catalog,
+) -> None:
+    sink = Sink(table="orders", iceberg="sales.orders", upkeep=Upkeep(snapshots=5))
+    writer = TableWriter(catalog, "sales.orders", upkeep_of(sink))
+    for batch in range(100):
+        frame: Any = Frame([{"region": f"r{batch}", "total": float(batch)}])
+        assert writer.write(frame, "q1", batch) == 1
+        assert writer.write(frame, "q1", batch) == 0
+
+    table = catalog.table("sales.orders")
+    assert len(table.snapshots()) <= 10
+    assert len(list(table.scan().plan_files())) <= 24
+    assert sorted(one["total"] for one in rows(catalog)) == [float(n) for n in range(100)]
+
+
+def test_a_sink_can_leave_the_upkeep_to_others() -> None:
+    assert upkeep_of(Sink(table="orders", iceberg="a.b", upkeep=False)) is None
+    told = upkeep_of(Sink(table="orders", iceberg="a.b", upkeep=Upkeep(keep_files="2 hours")))
+    assert told is not None and told.expiry.keep_seconds == 7200
 
 
 def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(
