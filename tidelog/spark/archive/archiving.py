@@ -49,6 +49,7 @@ from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
 from tidelog.spark.tables.upkeep import Upkeep
+from tidelog.spark.tables.waiting import is_away
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -72,6 +73,12 @@ class NotMoved(TidelogError):
 
 PASSING: Final = (ConnectionFailed, Refused, NotMoved, Outpaced, OSError)
 """What may be gone when it is tried again."""
+
+
+def is_passing(error: Exception) -> bool:
+    return isinstance(error, PASSING) or is_away(error)
+
+
 AFTERWARDS: Final = "what follows"
 
 
@@ -192,7 +199,7 @@ class Archiver:
                     with collecting(problems, AFTERWARDS):
                         after()
                 pause = min(LOOK_SECONDS, max(0.0, due - time.monotonic()))
-            elif not any(isinstance(error, PASSING) for error in problems.values()):
+            elif not any(is_passing(error) for error in problems.values()):
                 raise_all(problems)
             self._tell(problems)
             stopping.wait(pause)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.tables import ArchiveError
+from tidelog.spark.tables.waiting import is_away
 
 Problems: TypeAlias = dict[str, Exception]
 """By topic; of each the first."""
@@ -20,7 +21,9 @@ def collecting(problems: Problems, topic: str) -> Iterator[None]:
     """Note what goes wrong with a topic, and go on."""
     try:
         yield
-    except (TidelogError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, (TidelogError, OSError)) and not is_away(error):
+            raise
         problems.setdefault(topic, error)
 
 

@@ -21,6 +21,7 @@ from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.expiring import Expiry
 from tidelog.spark.tables.upkeep import Upkeep
+from tidelog.spark.tables.waiting import Patience, told_as_away
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,16 +123,25 @@ class TableWriter:
     catalog: Catalog
     name: str
     upkeep: Upkeep | None = field(default_factory=Upkeep)
+    patience: Patience = field(default_factory=Patience)
 
     def write(self, frame: "DataFrame", query: str, batch: int) -> int:
-        """Add a batch unless it is there; how many rows that were."""
+        """Add a batch unless it is there; how many rows that were.
+
+        While the catalog or the store is away, all of it is tried again. A commit of which nobody
+        knows whether it was done is found by its note then.
+        """
+        what = f"the catalog or the store of table {self.name}"
+        return self.patience.until_there(what, lambda: self._write(frame, query, batch))
+
+    def _write(self, frame: "DataFrame", query: str, batch: int) -> int:
         table = self.catalog.table(self.name)
         if written(table.properties, query) >= batch:
             # Windows and watermarks are kept by the rows going by, so they must.
             frame.write.format("noop").mode("overwrite").save()
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        rows = write_parquet(frame, location)
+        rows = self._write_files(frame, table, location)
         files = {file: count for file, count in _files(table, location).items() if count}
         check_rows(location, written=rows, found=sum(files.values()))
         if files and self._commit(table, list(files), query, batch):
@@ -140,6 +150,15 @@ class TableWriter:
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
         return 0
+
+    def _write_files(self, frame: "DataFrame", table: "Table", location: str) -> int:
+        try:
+            return write_parquet(frame, location)
+        except Exception:
+            # Spark says of a store that is away only that a job has failed: so it is asked.
+            with told_as_away(f"the store of table {self.name}"):
+                _files(table, location)
+            raise
 
     def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""

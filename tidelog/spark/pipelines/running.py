@@ -107,7 +107,7 @@ def _run_queries(
     on_change: OnChange,
 ) -> None:
     noted.queries = {name: QueryState() for name in query_names(pipeline)}
-    queries = start_all(session, pipeline)
+    queries = start_all(session, pipeline, stop)
     noted.phase = Phase.RUNNING
     try:
         while any(query.isActive for query in queries) and not stop.wait(LOOK_SECONDS):

@@ -4,6 +4,7 @@ Rule: a query's name is its sink's, and so is its checkpoint's. Both stay the sa
 that is how a query goes on where it was.
 """
 
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
+from tidelog.spark.tables.waiting import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,14 +32,21 @@ def query_names(pipeline: Pipeline) -> list[str]:
     return [*pipeline.sinks, *(source + DEAD_LETTER for source in pipeline.dead_letters)]
 
 
-def start_all(session: "SparkSession", pipeline: Pipeline) -> "list[StreamingQuery]":
-    """Start every query; if one cannot start, none goes on."""
+def start_all(
+    session: "SparkSession", pipeline: Pipeline, stop: threading.Event | None = None
+) -> "list[StreamingQuery]":
+    """Start every query; if one cannot start, none goes on.
+
+    `stop` ends the wait of a query for a catalog or a store that is away.
+    """
+    patience = Patience(stop=stop or threading.Event())
     queries: list[StreamingQuery] = []
     try:
         for name in query_names(pipeline):
             tables = build(session.newSession(), pipeline, name)
             with explained(f"sinks.{name}"):
-                queries.append(_started(pipeline, name, *_what(pipeline, name, tables)))
+                sink, frame = _what(pipeline, name, tables)
+                queries.append(_started(pipeline, name, sink, frame, patience))
     except BaseException:
         for query in queries:
             query.stop()
@@ -45,17 +54,19 @@ def start_all(session: "SparkSession", pipeline: Pipeline) -> "list[StreamingQue
     return queries
 
 
-def _started(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "StreamingQuery":
+def _started(
+    pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame", patience: Patience
+) -> "StreamingQuery":
     """A query that has its Python processes. Spark gives up on one that has not called back after
     ten seconds, and on a busy machine that is soon: so queries start one after another, and again
     if need be."""
     for _ in range(STARTS_MAX - 1):
-        query = _start(pipeline, name, sink, frame)
+        query = _start(pipeline, name, sink, frame, patience)
         while query.isActive and query.status["message"].startswith(INITIALISING):
             time.sleep(LOOK_SECONDS)
         if query.isActive or NOT_CALLED_BACK not in str(query.exception()):
             return query
-    return _start(pipeline, name, sink, frame)
+    return _start(pipeline, name, sink, frame, patience)
 
 
 def _what(pipeline: Pipeline, name: str, tables: Tables) -> "tuple[Sink, DataFrame]":
@@ -67,14 +78,16 @@ def _what(pipeline: Pipeline, name: str, tables: Tables) -> "tuple[Sink, DataFra
     return Sink(table=name, topic=pipeline.dead_letters[source]), tables.broken[source]
 
 
-def _start(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "StreamingQuery":
+def _start(
+    pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame", patience: Patience
+) -> "StreamingQuery":
     if not frame.isStreaming:
         raise SpecError(
             f"table {sink.table} has no stream in it; read a topic, or set stream: true for files"
         )
     match sink.kind:
         case "iceberg":
-            writer = _into_iceberg(pipeline, sink, frame)
+            writer = _into_iceberg(pipeline, sink, frame, patience)
         case "parquet":
             writer = frame.writeStream.format("parquet").option("path", pipeline.path(sink.parquet))
             writer = writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
@@ -114,10 +127,13 @@ def _into_topic(
     return records.writeStream.foreachBatch(write)
 
 
-def _into_iceberg(pipeline: Pipeline, sink: Sink, frame: "DataFrame") -> "DataStreamWriter":
+def _into_iceberg(
+    pipeline: Pipeline, sink: Sink, frame: "DataFrame", patience: Patience
+) -> "DataStreamWriter":
     catalog = Catalog.of(pipeline, sink.catalog)
-    catalog.prepare(sink.iceberg, frame.schema)
-    table = TableWriter(catalog, sink.iceberg, upkeep_of(sink))
+    what = f"the catalog of table {sink.iceberg}"
+    patience.until_there(what, lambda: catalog.prepare(sink.iceberg, frame.schema))
+    table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience)
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch), number)

@@ -6,4 +6,5 @@ upkeep.py       what is done for a table after its commits
 tiers.py        which small files become one
 merging.py      makes them one
 expiring.py     snapshots that are forgotten, and their files
+    waiting.py      catalogs and stores that are away
 """

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.exc import OperationalError
 
 from tests.unit.spark.archive.loop import Cluster, LoopSpark
 from tidelog.client.wire import ConnectionFailed
@@ -192,3 +194,32 @@ def test_an_archive_that_is_killed_again_and_again_has_every_record_once(seed):
 
     assert done.returncode == 0, done.stderr
     assert "archived once" in done.stdout
+
+
+def test_a_catalog_that_is_away_is_waited_for_and_nothing_comes_twice(
+    spark, catalog, cluster, monkeypatch, caplog
+):
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.01)
+    archiver = begin(spark, catalog, "pay")
+    commit, asked, stopping = SqlCatalog.commit_table, [], threading.Event()
+
+    def away(*told: Any) -> Any:
+        asked.append(1)
+        done = commit(*told) if len(asked) == 3 else None  # one is done, and not answered
+        if len(asked) <= 3:
+            raise OperationalError("commit", {}, ConnectionRefusedError("the database is down"))
+        return done or commit(*told)
+
+    def after() -> None:
+        if archiver.tables["pay"].reload().spans:
+            stopping.set()
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", away)
+    archiver.keep_on(0.01, stopping, after=after)
+
+    table = load_topic(catalog, "pay")
+    assert table.spans == {0: Span(0, 40)}
+    assert table.miscounted() == []
+    assert [(one.first, one.last) for one in table.files()] == [(0, 39)]
+    assert "pay will be tried again" in caplog.text
+    assert "the database is down" in caplog.text

@@ -6,12 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
+from sqlalchemy.exc import OperationalError
 
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of, written
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, parse
 from tidelog.spark.tables.counting import RowsMissing
+from tidelog.spark.tables.waiting import Patience, StoppedWaiting
 
 SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
 
@@ -170,6 +173,74 @@ def test_a_sink_can_leave_the_upkeep_to_others() -> None:
     assert upkeep_of(Sink(table="orders", iceberg="a.b", upkeep=False)) is None
     told = upkeep_of(Sink(table="orders", iceberg="a.b", upkeep=Upkeep(keep_files="2 hours")))
     assert told is not None and told.expiry.keep_seconds == 7200
+
+
+class Away:
+    """A catalog whose commits are not answered for a while, though some are done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, times: int, does: bool) -> None:
+        commit = SqlCatalog.commit_table
+
+        def unanswered(*told: Any) -> Any:
+            if self.times == 0:
+                return commit(*told)
+            self.times -= 1
+            if does:
+                commit(*told)
+            raise OperationalError("commit", {}, ConnectionRefusedError("the database is down"))
+
+        self.times = times
+        monkeypatch.setattr(SqlCatalog, "commit_table", unanswered)
+
+
+@pytest.mark.parametrize("does", [False, True])
+def test_a_catalog_that_is_away_is_waited_for_and_the_batch_is_there_once(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, does: bool
+) -> None:
+    Away(monkeypatch, times=1 if does else 3, does=does)
+    patience = Patience(first_seconds=0.001)
+    writer = TableWriter(catalog, "sales.orders", patience=patience)
+
+    writer.write(Frame([NORTH]), "q1", 0)  # type: ignore[arg-type]
+
+    assert rows(catalog) == [NORTH]
+    assert "waiting for the catalog or the store of table sales.orders" in caplog.text
+
+
+def test_a_stop_ends_the_wait_for_a_catalog(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Away(monkeypatch, times=1000, does=False)
+    patience = Patience(first_seconds=60)
+    patience.stop.set()
+
+    with pytest.raises(StoppedWaiting, match="stopped while the catalog or the store of table"):
+        TableWriter(catalog, "sales.orders", patience=patience).write(Frame([NORTH]), "q1", 0)  # type: ignore[arg-type]
+
+
+def test_a_store_that_spark_cannot_write_to_is_waited_for_if_it_is_away(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unwritten(Frame):
+        def parquet(self, location: str) -> None:
+            self.written += 1
+            if self.written < 3:
+                raise ValueError("Job aborted due to stage failure")
+            super().parquet(location)
+
+    frame, files = Unwritten([NORTH]), iceberg._files
+
+    def listed(*told: Any) -> Any:
+        if frame.written < 3:
+            raise TimeoutError("the store does not answer")
+        return files(*told)
+
+    monkeypatch.setattr(iceberg, "_files", listed)
+    patience = Patience(first_seconds=0.001)
+
+    TableWriter(catalog, "sales.orders", patience=patience).write(frame, "q1", 0)  # type: ignore[arg-type]
+
+    assert rows(catalog) == [NORTH]
 
 
 def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(

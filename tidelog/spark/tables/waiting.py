@@ -1,0 +1,106 @@
+"""Catalogs and stores that are away for a while.
+
+Rule 1: what may be there again is tried again, ever more rarely, and what is waited for is said.
+Rule 2: whoever asks for a stop is not made to wait, too.
+Rule 3: only what can be repeated is: a commit whose end nobody knows is looked for first.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tidelog.errors import TidelogError
+
+logger = logging.getLogger(__name__)
+
+FIRST_SECONDS: Final = 1.0
+LONGEST_SECONDS: Final = 30.0
+WAIT_SECONDS_MAX: Final = 2 * 3600.0
+
+T = TypeVar("T")
+
+
+class StoppedWaiting(TidelogError):
+    """Somebody asked for a stop while a catalog or a store was away; the next run goes on."""
+
+
+class Away(TidelogError):
+    """A catalog or a store cannot be reached for now; it can be tried again."""
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that somebody cannot be reached, and not that something is wrong."""
+    if isinstance(error, (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError)):
+        return False
+    return isinstance(error, (OSError, Away, *_others()))
+
+
+def _others() -> tuple[type[BaseException], ...]:
+    """The errors of those libraries that are installed."""
+    from pyiceberg.exceptions import (
+        CommitStateUnknownException,
+        ServerError,
+        ServiceUnavailableError,
+    )
+
+    found: list[type[BaseException]] = [
+        CommitStateUnknownException, ServerError, ServiceUnavailableError,
+    ]  # fmt: skip
+    try:
+        from sqlalchemy.exc import OperationalError
+
+        found.append(OperationalError)
+    except ImportError:
+        pass
+    try:
+        from botocore.exceptions import HTTPClientError
+
+        found.append(HTTPClientError)
+    except ImportError:
+        pass
+    return tuple(found)
+
+
+@contextmanager
+def told_as_away(what: str) -> Iterator[None]:
+    """Say that somebody is away as one of our errors, whatever library has found it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TidelogError) or not is_away(error):
+            raise
+        raise Away(f"{what} cannot be reached: {_first_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long somebody is waited for who is away."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    first_seconds: float = FIRST_SECONDS
+    seconds_max: float = WAIT_SECONDS_MAX
+
+    def until_there(self, what: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which is repeated while somebody is away."""
+        pause, deadline = self.first_seconds, time.monotonic() + self.seconds_max
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                if not is_away(error) or time.monotonic() > deadline:
+                    raise
+                logger.warning(
+                    "waiting for %s, which cannot be reached; it is tried again in %g s: %s",
+                    what, pause, _first_line(error),
+                )  # fmt: skip
+            if self.stop.wait(pause):
+                raise StoppedWaiting(f"stopped while {what} could not be reached")
+            pause = min(pause * 2, LONGEST_SECONDS)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
