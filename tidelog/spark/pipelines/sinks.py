@@ -12,6 +12,7 @@ from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
+from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, row_schema
 from tidelog.spark.tables.waiting import Patience
 
 if TYPE_CHECKING:
@@ -131,9 +132,16 @@ def _into_iceberg(
     pipeline: Pipeline, sink: Sink, frame: "DataFrame", patience: Patience
 ) -> "DataStreamWriter":
     catalog = Catalog.of(pipeline, sink.catalog)
+    table: TableWriter | UpsertWriter
+    if sink.upsert:
+        frame = as_changes(sink, frame)
+        schema = row_schema(frame)
+        table = UpsertWriter(catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience)
+    else:
+        schema = frame.schema
+        table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience)
     what = f"the catalog of table {sink.iceberg}"
-    patience.until_there(what, lambda: catalog.prepare(sink.iceberg, frame.schema))
-    table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience)
+    patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema))
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch), number)

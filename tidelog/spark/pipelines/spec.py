@@ -134,6 +134,14 @@ class Sink(_Strict, frozen=True, kw_only=True):
     """An expression, or else the column `value`, or else all columns as JSON."""
     headers: str = ""
     partition_by: tuple[str, ...] = ()
+    upsert: tuple[str, ...] = ()
+    """Columns that are the key of an Iceberg table, which then has one row for each."""
+    changes: Literal["", "debezium"] = ""
+    """What rows are: changes as Debezium tells them, or (the default) the new row."""
+    delete: str = ""
+    """An expression: which rows delete their key. Of a table with `value`: those without one."""
+    order_by: tuple[str, ...] = ()
+    """Tells the last change of a key; `_offset` or `offset`, if there is one."""
     upkeep: Upkeep | bool | None = None
     """Of an Iceberg table; `false`: somebody else keeps it in order."""
     options: dict[str, Option] = field(default_factory=dict)
@@ -207,7 +215,7 @@ _ALLOWED_OF_SINKS: Final = {
     "topic": {"mode", "key", "value", "headers", "options"},
     "bucket": {"mode", "key", "value", "headers", "options"},
     "parquet": {"partition_by", "options"},
-    "iceberg": {"catalog", "upkeep"},
+    "iceberg": {"catalog", "upkeep", "upsert", "changes", "delete", "order_by"},
 }
 
 
@@ -325,6 +333,8 @@ def _check_step(where: str, step: Step, folder: Path) -> None:
 def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
     kind = _check_kind(where, sink, SINK_KINDS)
     _check_allowed(where, sink, SINK_KINDS, kind, _ALLOWED_OF_SINKS)
+    if not sink.upsert and (sink.changes or sink.delete or sink.order_by):
+        raise SpecError(f"{where}.upsert is missing: which columns are the key of a row?")
     if isinstance(sink.upkeep, Upkeep):
         _check_upkeep(f"{where}.upkeep", sink.upkeep)
     if sink.table not in tables:

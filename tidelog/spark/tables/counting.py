@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS: Final = "rows"
+TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+"""What pyiceberg can read; Spark's own default is a form that nothing else writes any more."""
 
 
 class RowsMissing(TidelogError):
@@ -33,6 +35,7 @@ def write_parquet(frame: "DataFrame", location: str) -> int:
     # The last step before the write is in the same stage, whose finished tasks are never repeated:
     # so each row is counted once.
     seen = Observation()
+    frame.sparkSession.conf.set(*TIMESTAMPS)
     frame.observe(seen, count(lit(1)).alias(ROWS)).write.parquet(location)
     return int(seen.get.get(ROWS, 0))
 

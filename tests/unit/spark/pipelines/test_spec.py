@@ -160,3 +160,20 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 
     with pytest.raises(SpecError, match="must be a mapping with `name`"):
         load(tmp_path)
+
+
+def test_changes_need_a_key(folder: Path) -> None:
+    sink = {"from": "big", "iceberg": "a.b", "changes": "debezium"}
+
+    with pytest.raises(SpecError, match=r"sinks\.large\.upsert is missing: which columns"):
+        parse(document(sinks={"large": sink}), folder)
+
+
+def test_upkeep_is_checked(folder: Path) -> None:
+    for upkeep, complaint in (
+        ({"keep_files": "soon"}, "as `1 hour`"),
+        ({"snapshots": 0}, "least 1"),
+    ):
+        sink = {"from": "big", "iceberg": "a.b", "upkeep": upkeep}
+        with pytest.raises(SpecError, match=complaint):
+            parse(document(sinks={"large": sink}), folder)

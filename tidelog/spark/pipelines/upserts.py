@@ -1,0 +1,214 @@
+"""Changes into an Iceberg table that has one row for each key.
+
+    upsert: [id]                  the columns that are the key
+    changes: debezium             rows have `before`, `after` and `op`; without it, a row is a row
+    delete: "value IS NULL"       which rows delete their key
+    order_by: [_offset]           of the changes of a key in one batch the last one counts
+
+Rule 1: what a batch changes, the files that it replaces, and the note that it is written are one
+        commit. A batch that Spark repeats after a crash changes nothing, and no reader sees half.
+Rule 2: only files that have a changed key are written again; which ones is read from their keys.
+Rule 3: who was outpaced begins again with the table as it is now: its files were made of another.
+"""
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlparse
+
+from tidelog.spark.pipelines.expressions import quoted
+from tidelog.spark.pipelines.iceberg import (
+    COMMITS_MAX,
+    WRITTEN,
+    Catalog,
+    _files,
+    _find,
+    written,
+)  # fmt: skip
+from tidelog.spark.pipelines.spec import Sink, SpecError
+from tidelog.spark.tables.commits import data_file, tried_once
+from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.upkeep import Upkeep
+from tidelog.spark.tables.waiting import Patience
+
+if TYPE_CHECKING:
+    from pyiceberg.table import FileScanTask, Table
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW: Final = "_tidelog_row"
+DELETE: Final = "_tidelog_delete"
+ORDER: Final = "_tidelog_order"
+FILE: Final = "_tidelog_file"
+ENVELOPE: Final = ("before", "after", "op")
+NAMES: Final = "schema.name-mapping.default"
+"""Spark's files tell columns by name only; this says which they are."""
+OFFSETS: Final = ("_offset", "offset")
+
+
+def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
+    """What a table says of changes: the row, whether it deletes its key, and when it was."""
+    order = sink.order_by or tuple(name for name in OFFSETS if name in frame.columns)[:1]
+    if not order:
+        raise SpecError(
+            "order_by is missing: which columns tell the order of a key's changes? The table has "
+            f"none of {', '.join(OFFSETS)}"
+        )
+    if sink.changes == "debezium":
+        if missing := [name for name in ENVELOPE if name not in frame.columns]:
+            raise SpecError(
+                f"the table has no column {missing[0]}, and Debezium's changes have; parse them "
+                "with `json: before struct<...>, after struct<...>, op string`"
+            )
+        # A tombstone, which Debezium sends behind a deletion, has neither.
+        frame = frame.where("before IS NOT NULL OR after IS NOT NULL")
+        row, delete = "coalesce(after, before)", sink.delete or "op = 'd' OR after IS NULL"
+    else:
+        columns = ", ".join(quoted(name) for name in frame.columns)
+        row = f"struct({columns})"
+        can_be_null = "value" in frame.columns and "value" not in sink.upsert
+        delete = sink.delete or ("value IS NULL" if can_be_null else "false")
+    changes = frame.selectExpr(
+        f"{row} AS {ROW}",
+        f"coalesce({delete}, false) AS {DELETE}",
+        f"struct({', '.join(order)}) AS {ORDER}",
+    )
+    fields = changes.schema[ROW].dataType.fieldNames()  # type: ignore[attr-defined]
+    if unknown := [name for name in sink.upsert if name not in fields]:
+        raise SpecError(f"upsert names {unknown[0]}, and the rows have {', '.join(fields)}")
+    return changes
+
+
+def row_schema(changes: "DataFrame") -> Any:
+    return changes.schema[ROW].dataType
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertWriter:
+    """Writes batches of changes into one table."""
+
+    catalog: Catalog
+    name: str
+    key: tuple[str, ...]
+    upkeep: Upkeep | None = field(default_factory=Upkeep)
+    patience: Patience = field(default_factory=Patience)
+
+    def write(self, changes: "DataFrame", query: str, batch: int) -> int:
+        """Apply a batch unless that was done; how many rows were written for it."""
+        what = f"the catalog or the store of table {self.name}"
+        return self.patience.until_there(what, lambda: self._write(changes, query, batch))
+
+    def _write(self, changes: "DataFrame", query: str, batch: int) -> int:
+        if written(self.catalog.table(self.name).properties, query) >= batch:
+            changes.write.format("noop").mode("overwrite").save()
+            return 0
+        # It is used several times, and must be the same each time.
+        latest = self._latest(changes).persist()
+        try:
+            for _ in range(COMMITS_MAX):
+                table = self.catalog.table(self.name)
+                if written(table.properties, query) >= batch:
+                    return 0
+                rows = self._attempt(table, latest, query, batch)
+                if rows is not None:
+                    return rows
+        finally:
+            latest.unpersist()
+        raise SpecError(f"iceberg: others change table {self.name} all the time; end one of them")
+
+    def _latest(self, changes: "DataFrame") -> "DataFrame":
+        """The last change of each key, with the columns of the row."""
+        keys = [f"{ROW}.{quoted(name)} AS _key_{at}" for at, name in enumerate(self.key)]
+        by_key = changes.selectExpr(*keys, ROW, DELETE, ORDER).groupBy(
+            *(f"_key_{at}" for at in range(len(self.key)))
+        )
+        from pyspark.sql.functions import expr
+
+        last = by_key.agg(expr(f"max_by(struct({ROW}, {DELETE}), {ORDER})").alias("last"))
+        return last.selectExpr(f"last.{ROW}.*", f"last.{DELETE} AS {DELETE}")
+
+    def _attempt(self, table: "Table", latest: "DataFrame", query: str, batch: int) -> int | None:
+        """Write and commit; None, if the table has moved on meanwhile."""
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        touched = self._touched(table, latest)
+        out = latest.where(f"NOT {DELETE}").drop(DELETE)
+        if touched:
+            there = self._read(latest.sparkSession, table, touched)
+            kept = self._joined(there, latest, "left_anti")
+            out = kept.unionByName(out, allowMissingColumns=True)
+        location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
+        parallel = out.sparkSession.sparkContext.defaultParallelism
+        rows = write_parquet(out.coalesce(parallel), location)
+        found = _files(table, location)
+        check_rows(location, written=rows, found=sum(found.values()))
+        added = [data_file(table, file, _nowhere()) for file, count in found.items() if count]
+        told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
+        if not added and not touched:
+            self._remove(table, location)
+            return 0
+        try:
+            with tried_once(table).transaction() as transaction:
+                with transaction.update_snapshot(snapshot_properties=told).overwrite() as update:
+                    for new in added:
+                        update.append_data_file(new)
+                    for task in touched:
+                        update.delete_data_file(task.file)
+                transaction.set_properties(
+                    {
+                        f"{WRITTEN}{query}": str(batch),
+                        NAMES: table.schema().name_mapping.model_dump_json(),
+                    }
+                )
+        except (CommitFailedException, ValidationException):
+            self._remove(table, location)
+            return None
+        if self.upkeep is not None:
+            self.upkeep.after_commit(table)
+        return rows
+
+    def _touched(self, table: "Table", latest: "DataFrame") -> "list[FileScanTask]":
+        """The files that have a key which is changed."""
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise SpecError(f"iceberg: {self.name} has rows deleted in place by another engine")
+        if not tasks:
+            return []
+        there = self._read(latest.sparkSession, table, tasks).selectExpr(
+            *(quoted(name) for name in self.key), f"_metadata.file_path AS {FILE}"
+        )
+        hit = self._joined(there, latest, "left_semi")
+        paths = {_path(row[0]) for row in hit.select(FILE).distinct().collect()}
+        return [task for task in tasks if _path(task.file.file_path) in paths]
+
+    def _joined(self, there: "DataFrame", latest: "DataFrame", how: str) -> "DataFrame":
+        """Rows whose keys are changed, or are not; a key that is null is a key."""
+        from pyspark.sql.functions import expr
+
+        same = (f"there.{quoted(name)} <=> latest.{quoted(name)}" for name in self.key)
+        return there.alias("there").join(latest.alias("latest"), expr(" AND ".join(same)), how)
+
+    def _read(
+        self, session: "SparkSession", table: "Table", tasks: "list[FileScanTask]"
+    ) -> "DataFrame":
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(schema_to_pyarrow(table.schema()))
+        return session.read.schema(schema).parquet(*(task.file.file_path for task in tasks))
+
+    def _remove(self, table: "Table", location: str) -> None:
+        filesystem, path = _find(table, location)
+        with suppress(FileNotFoundError):
+            filesystem.delete_dir(path)
+
+
+def _nowhere() -> Any:
+    from pyiceberg.typedef import Record
+
+    return Record()
+
+
+def _path(location: str) -> str:
+    """A location's path; Spark tells files with one slash, three slashes and escapes."""
+    return unquote(urlparse(location).path)
