@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
 from tidelog.spark.tables.commits import tried_once
@@ -22,6 +23,7 @@ from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.expiring import Expiry
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience, told_as_away
+from tidelog.spark.tables.writing import is_sparks_own, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,9 +143,7 @@ class TableWriter:
             frame.write.format("noop").mode("overwrite").save()
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        rows = self._write_files(frame, table, location)
-        files = {file: count for file, count in _files(table, location).items() if count}
-        check_rows(location, written=rows, found=sum(files.values()))
+        files = self._write_files(frame, table, location)
         if files and self._commit(table, list(files), query, batch):
             return sum(files.values())
         filesystem, path = _find(table, location)
@@ -151,14 +151,21 @@ class TableWriter:
             filesystem.delete_dir(path)
         return 0
 
-    def _write_files(self, frame: "DataFrame", table: "Table", location: str) -> int:
+    def _write_files(self, frame: "DataFrame", table: "Table", location: str) -> dict[str, int]:
+        """The files of a batch, each with its rows."""
         try:
-            return write_parquet(frame, location)
+            if not is_sparks_own(location):
+                storage = Storage.of(table.io.properties)
+                return write_files(frame, location, storage, arrow_schema(frame.schema))
+            rows = write_parquet(frame, location)
         except Exception:
             # Spark says of a store that is away only that a job has failed: so it is asked.
             with told_as_away(f"the store of table {self.name}"):
                 _files(table, location)
             raise
+        files = {file: count for file, count in _files(table, location).items() if count}
+        check_rows(location, written=rows, found=sum(files.values()))
+        return files
 
     def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""
@@ -237,6 +244,4 @@ def _files(table: "Table", location: str) -> dict[str, int]:
 
 def _find(table: "Table", location: str) -> "tuple[fs.FileSystem, str]":
     """The filesystem of a location, and its path there."""
-    from tidelog.spark.archive.storage import Storage
-
     return Storage.of(table.io.properties).find(location)

@@ -12,7 +12,7 @@ from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
-from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, row_schema
+from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, check_store, row_schema
 from tidelog.spark.tables.waiting import Patience
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def _into_iceberg(
     catalog = Catalog.of(pipeline, sink.catalog)
     table: TableWriter | UpsertWriter
     if sink.upsert:
+        check_store(str(catalog.properties.get("warehouse", "")))
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
         table = UpsertWriter(catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience)

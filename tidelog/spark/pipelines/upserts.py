@@ -31,6 +31,7 @@ from tidelog.spark.tables.commits import data_file, tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
+from tidelog.spark.tables.writing import is_sparks_own
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
@@ -77,6 +78,15 @@ def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
     if unknown := [name for name in sink.upsert if name not in fields]:
         raise SpecError(f"upsert names {unknown[0]}, and the rows have {', '.join(fields)}")
     return changes
+
+
+def check_store(warehouse: str) -> None:
+    """SpecError, if Spark cannot read the table back, which it must to change it."""
+    if warehouse and not is_sparks_own(warehouse):
+        raise SpecError(
+            f"catalog.warehouse is {warehouse}, which Spark does not read without a jar, and to "
+            "upsert it must; name a warehouse on a file system, or leave `upsert` out"
+        )
 
 
 def row_schema(changes: "DataFrame") -> Any:

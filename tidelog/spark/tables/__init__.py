@@ -7,4 +7,5 @@ tiers.py        which small files become one
 merging.py      makes them one
 expiring.py     snapshots that are forgotten, and their files
     waiting.py      catalogs and stores that are away
+    writing.py      files in object stores, which Spark does not reach by itself
 """
