@@ -13,17 +13,16 @@ from tidelog.spark.tables.upkeep import Upkeep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+moto = pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def store() -> Iterator[dict[str, str]]:
     """How a store is reached that has one bucket, `lake`."""
-    from moto.server import ThreadedMotoServer
     from pyarrow import fs
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     told = {

@@ -53,7 +53,7 @@ def merge_small(table: "Table", *, file_bytes: int = FILE_BYTES) -> int:
     tasks = {task.file.file_path: task for task in table.scan().plan_files()}
     spec = table.metadata.default_spec_id
     sized = [
-        Sized(task, tuple(task.file.partition), task.file.file_size_in_bytes)
+        Sized(task, task.file.partition, task.file.file_size_in_bytes)
         for task in tasks.values()
         if not task.delete_files and task.file.spec_id == spec
     ]

@@ -77,7 +77,8 @@ def _cut(files: Sequence[Sized[F]], file_bytes: int) -> Iterator[list[Sized[F]]]
 
 
 def _bounded(merges: Iterable[list[Sized[F]]], round_bytes: int) -> list[list[F]]:
-    chosen, size = [], 0
+    chosen: list[list[F]] = []
+    size = 0
     for some in merges:
         size += sum(one.bytes for one in some)
         if chosen and size > round_bytes:

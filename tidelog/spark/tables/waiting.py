@@ -9,8 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Final, TypeVar
 
 from tidelog.errors import TidelogError
@@ -50,18 +51,12 @@ def _others() -> tuple[type[BaseException], ...]:
     found: list[type[BaseException]] = [
         CommitStateUnknownException, ServerError, ServiceUnavailableError,
     ]  # fmt: skip
-    try:
-        from sqlalchemy.exc import OperationalError
-
-        found.append(OperationalError)
-    except ImportError:
-        pass
-    try:
-        from botocore.exceptions import HTTPClientError
-
-        found.append(HTTPClientError)
-    except ImportError:
-        pass
+    for module, name in (
+        ("sqlalchemy.exc", "OperationalError"),
+        ("botocore.exceptions", "HTTPClientError"),
+    ):
+        with suppress(ImportError):
+            found.append(getattr(import_module(module), name))
     return tuple(found)
 
 

@@ -32,6 +32,13 @@ def append(catalog: Catalog, number: int, rows: int = 1) -> Table:
     return table
 
 
+def append_all(catalog: Catalog, commits: int) -> Table:
+    """So many commits; the table as it is then."""
+    for number in range(commits):
+        append(catalog, number)
+    return catalog.load_table(NAME)
+
+
 def numbers(table: Table) -> list[int]:
     found: list[int] = table.scan().to_arrow()["number"].to_pylist()
     return sorted(found)

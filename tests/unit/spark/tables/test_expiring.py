@@ -7,7 +7,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-from tests.unit.spark.tables.lake import NAME, append, files, make, numbers, on_disk
+from tests.unit.spark.tables.lake import NAME, append, append_all, files, make, numbers, on_disk
 from tidelog.spark.tables.expiring import Expiry, expire, remove_expired
 from tidelog.spark.tables.merging import merge_small
 
@@ -19,9 +19,7 @@ NOW = 1_800_000_000.0
 def merged(tmp_path: Path) -> Catalog:
     """A table of ten commits whose files were put together."""
     catalog = make(tmp_path)
-    for number in range(10):
-        table = append(catalog, number)
-    merge_small(table)
+    merge_small(append_all(catalog, 10))
     return catalog
 
 

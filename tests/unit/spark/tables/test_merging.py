@@ -6,15 +6,14 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from tests.unit.spark.tables.lake import NAME, append, files, make, numbers, on_disk
+from tests.unit.spark.tables.lake import NAME, append, append_all, files, make, numbers, on_disk
 from tidelog.spark.tables import merging
 from tidelog.spark.tables.merging import MergeFailed, merge_small
 
 
 def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
     catalog = make(tmp_path)
-    for number in range(10):
-        table = append(catalog, number)
+    table = append_all(catalog, 10)
 
     assert merge_small(table) == 10
 
@@ -25,8 +24,7 @@ def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
 
 def test_a_merge_has_the_columns_that_were_added_since(tmp_path: Path) -> None:
     catalog = make(tmp_path)
-    for number in range(8):
-        table = append(catalog, number)
+    table = append_all(catalog, 8)
     with table.update_schema() as update:
         update.union_by_name(pa.schema([("more", pa.float64())]))
 
@@ -41,8 +39,7 @@ def test_a_batch_that_comes_in_between_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = make(tmp_path)
-    for number in range(8):
-        table = append(catalog, number)
+    table = append_all(catalog, 8)
     write = merging._write
 
     def interrupted(*told: object) -> None:
@@ -59,8 +56,7 @@ def test_a_merge_of_files_that_are_gone_comes_to_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = make(tmp_path)
-    for number in range(8):
-        table = append(catalog, number)
+    table = append_all(catalog, 8)
     write = merging._write
 
     def interrupted(*told: object) -> None:
@@ -80,11 +76,10 @@ def test_a_merge_that_lost_rows_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = make(tmp_path)
-    for number in range(8):
-        table = append(catalog, number)
+    table = append_all(catalog, 8)
     read = merging._read
 
-    def lossy(table: Table, tasks: list) -> object:  # type: ignore[type-arg]
+    def lossy(table: Table, tasks: list) -> object:
         return read(table, tasks[1:])
 
     monkeypatch.setattr(merging, "_read", lossy)
