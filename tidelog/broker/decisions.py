@@ -1,4 +1,4 @@
-"""One decision over many producers, what was decided last, and that it may be forgotten.
+"""One decision over many producers, what was decided last or by all, and forgetting it.
 
 Rule: nothing here decides; a request becomes an event, and a result an answer.
 """
@@ -12,6 +12,7 @@ from tidelog.errors import BrokerError, InvalidRequest
 from tidelog.model import NO_TIMESTAMP
 from tidelog.txn.events import CommitGroup, Decided, ForgetDecision, GroupMember
 from tidelog.txn.records import NO_BATCH, Counting
+from tidelog.wire.own import NO_COUNTING
 
 
 class DecisionApis:
@@ -35,6 +36,7 @@ class DecisionApis:
                         CommitGroup(
                             reply=reply, group=request.group, batch_id=request.batch_id,
                             after=request.after, counting=counting, members=members,
+                            proof=getattr(request, "proof", None),
                         ),
                         at,
                     ),
@@ -44,13 +46,31 @@ class DecisionApis:
             return {
                 "error_code": error.code, "error_message": str(error), "batch_id": NO_BATCH,
             }  # fmt: skip
-        return {"batch_id": decided.batch_id, "is_new": decided.is_new}
+        return {
+            "batch_id": decided.batch_id, "is_new": decided.is_new, "proof": decided.proof,
+        }  # fmt: skip
 
     def read_decision(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         decision = self._transactions.driver(request.group).shard.decision(request.group)
         if decision is None:
             return {"batch_id": NO_BATCH, "decided_ms": NO_TIMESTAMP}
-        return {"batch_id": decision.batch_id, "decided_ms": decision.decided_ms}
+        return {
+            "batch_id": decision.batch_id, "decided_ms": decision.decided_ms,
+            "proof": decision.proof,
+        }  # fmt: skip
+
+    def list_decisions(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        return {
+            "decisions": [
+                {
+                    "group": group, "batch_id": one.batch_id, "decided_ms": one.decided_ms,
+                    "members": one.members, "after": one.after, "proof": one.proof,
+                    "counting": NO_COUNTING if one.counting is None else one.counting.value,
+                }
+                for driver in self._transactions.drivers()
+                for group, one in driver.shard.decisions().items()
+            ]
+        }  # fmt: skip
 
     async def forget_decision(
         self, broker: Broker, request: Any, context: Request
@@ -58,9 +78,13 @@ class DecisionApis:
         await self._transactions.ask(
             request.group,
             lambda shard, reply, at: shard.forget(
-                ForgetDecision(reply=reply, group=request.group, batch_id=request.batch_id), at
+                ForgetDecision(
+                    reply=reply, group=request.group, batch_id=request.batch_id,
+                    is_reset=getattr(request, "is_reset", False),
+                ),
+                at,
             ),
-        )
+        )  # fmt: skip
         return {}
 
 

@@ -101,6 +101,7 @@ class Requests:
             Api.COMMIT_GROUP: decisions.commit_group,
             Api.READ_DECISION: decisions.read_decision,
             Api.FORGET_DECISION: decisions.forget_decision,
+            Api.LIST_DECISIONS: decisions.list_decisions,
             Api.RESTORE_BATCHES: restoring.restore_batches,
             Api.LIST_TRANSACTIONS: txn.list_transactions,
             Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,

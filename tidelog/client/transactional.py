@@ -10,6 +10,7 @@ Rule 4: a batch that was given up may be in the log all the same, and another un
         be taken for it. So a transaction that has lost one can only be aborted.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -19,11 +20,12 @@ from kio.schema.errors import ErrorCode
 from tidelog.client.cluster import ANSWER_SECONDS, Refused, check
 from tidelog.client.transactions import OPEN_STATES, TransactionsClient
 from tidelog.client.wire import Connection
-from tidelog.model import NO_PRODUCER, NodeId, Offset, ProducerId, TopicPartition
+from tidelog.model import NO_PRODUCER, Endpoint, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, Codec, Record, encode_batch
 from tidelog.txn.records import NO_BATCH, Counting
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
+from tidelog.wire.own import NO_COUNTING
 
 TIMEOUT_MS: Final = 60_000
 END_VERSION: Final = 5
@@ -47,6 +49,23 @@ class Decision:
     batch_id: int
     is_new: bool
     """False: it was decided before, and nothing was done now."""
+    proof: bytes | None = None
+    """Of a batch that was decided before: what it was, if whoever wrote it has said so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDecision:
+    """The newest decision of a group, as its coordinator lists it."""
+
+    group: str
+    batch_id: int
+    decided_ms: int
+    members: int
+    after: int | None
+    """The batch that was decided before it; None if none was."""
+    counting: Counting | None
+    proof: bytes | None
+    coordinator: NodeId
 
 
 class TransactionalClient(TransactionsClient):
@@ -69,13 +88,15 @@ class TransactionalClient(TransactionsClient):
         *,
         after: int | None,
         counting: Counting = Counting.APPLICATION,
+        proof: bytes | None = None,
     ) -> Decision:
         """Commit the open transactions of all members as one batch of their group, or none.
 
         `after` is what `read_decision` told before the batch was begun; if another was decided
         since, this one is refused. A batch that was decided before is not decided again: nothing is
         done, and the members' transactions stay open. Refused names the member whose transaction
-        cannot be committed.
+        cannot be committed. `proof` says what the batch is; who asks for the same batch again is
+        told it.
         """
         wanted = [
             {
@@ -88,10 +109,13 @@ class TransactionalClient(TransactionsClient):
         async def ask(node: NodeId, connection: Connection) -> Decision:
             answer = await connection.call(
                 Api.COMMIT_GROUP, group=group, batch_id=batch_id, members=wanted,
-                after=NO_BATCH if after is None else after, counting=counting.value,
+                after=NO_BATCH if after is None else after, counting=counting.value, proof=proof,
             )  # fmt: skip
             check(answer.error_code, f"batch {batch_id} of {group!r}", answer.error_message)
-            return Decision(batch_id=answer.batch_id, is_new=answer.is_new)
+            return Decision(
+                batch_id=answer.batch_id, is_new=answer.is_new,
+                proof=getattr(answer, "proof", None),
+            )  # fmt: skip
 
         return await self.ask_coordinator(_any_member(group), ask)
 
@@ -102,29 +126,85 @@ class TransactionalClient(TransactionsClient):
         await producer.abort()
 
     async def abort_group(self, group: str, *, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Abort whatever members of a group have open, and fence them all."""
-        for one in await self.list_transactions(OPEN_STATES):
-            if one.transactional_id.rpartition(".")[0] == group:
-                await self.abort_transaction(one.transactional_id, timeout_ms=timeout_ms)
+        """Abort whatever members of a group have open, and fence them all.
 
-    async def read_decision(self, group: str) -> int | None:
-        """The newest batch that was decided; None if none was."""
+        All are coordinated by one broker, which alone is asked.
+        """
 
-        async def ask(node: NodeId, connection: Connection) -> int | None:
-            answer = await connection.call(Api.READ_DECISION, group=group)
-            check(answer.error_code, f"decisions of {group!r}", answer.error_message)
-            return None if answer.batch_id < 0 else int(answer.batch_id)
+        async def ask(node: NodeId, connection: Connection) -> list[str]:
+            await _read_decision(connection, group)  # only the coordinator answers that
+            listed = await connection.call(
+                Api.LIST_TRANSACTIONS, state_filters=sorted(OPEN_STATES), producer_id_filters=[],
+                duration_filter=-1, transactional_id_pattern=None,
+            )  # fmt: skip
+            check(listed.error_code, f"transactions of broker {node}")
+            names = [one.transactional_id for one in listed.transaction_states]
+            return [name for name in names if name.rpartition(".")[0] == group]
+
+        for name in sorted(await self.ask_coordinator(_any_member(group), ask)):
+            await self.abort_transaction(name, timeout_ms=timeout_ms)
+
+    async def newest_decision(self, group: str) -> Decision | None:
+        """The newest batch that was decided, and what it was; None if none was."""
+
+        async def ask(node: NodeId, connection: Connection) -> Decision | None:
+            return await _read_decision(connection, group)
 
         return await self.ask_coordinator(_any_member(group), ask)
 
-    async def forget_decision(self, group: str, batch_id: int) -> None:
-        """Nothing will be written as this group again, nor asked of it: it had one batch only."""
+    async def read_decision(self, group: str) -> int | None:
+        """The number of the newest batch that was decided; None if none was."""
+        newest = await self.newest_decision(group)
+        return None if newest is None else newest.batch_id
+
+    async def list_decisions(self) -> list[GroupDecision]:
+        """The newest decision of every group, by name."""
+
+        async def ask(node: NodeId, at: Endpoint) -> list[GroupDecision]:
+            answer = await (await self._connect(at)).call(Api.LIST_DECISIONS)
+            check(answer.error_code, f"decisions of broker {node}", answer.error_message)
+            return [
+                GroupDecision(
+                    group=one.group, batch_id=one.batch_id, decided_ms=one.decided_ms,
+                    members=one.members, after=None if one.after < 0 else one.after,
+                    counting=None if one.counting == NO_COUNTING else Counting(one.counting),
+                    proof=one.proof, coordinator=node,
+                )
+                for one in answer.decisions
+            ]  # fmt: skip
+
+        async def attempt() -> list[list[GroupDecision]]:
+            await self._ask_metadata([], create=False)
+            brokers = self._cluster.brokers.items()
+            return await asyncio.gather(*(ask(node, at) for node, at in brokers))
+
+        found = [one for some in await self.retry(attempt) for one in some]
+        return sorted(found, key=lambda one: one.group)
+
+    async def forget_decision(self, group: str, batch_id: int, *, is_reset: bool = False) -> None:
+        """Nothing will be written as this group again, nor asked of it: it had one batch only.
+
+        `is_reset` forgets the decision of any group. Whatever its query writes next is committed,
+        also what it has written before: for an operator who knows that this is right.
+        """
 
         async def ask(node: NodeId, connection: Connection) -> None:
-            answer = await connection.call(Api.FORGET_DECISION, group=group, batch_id=batch_id)
+            answer = await connection.call(
+                Api.FORGET_DECISION, group=group, batch_id=batch_id, is_reset=is_reset
+            )
             check(answer.error_code, f"decisions of {group!r}", answer.error_message)
 
         await self.ask_coordinator(_any_member(group), ask)
+
+
+async def _read_decision(connection: Connection, group: str) -> Decision | None:
+    answer = await connection.call(Api.READ_DECISION, group=group)
+    check(answer.error_code, f"decisions of {group!r}", answer.error_message)
+    if answer.batch_id < 0:
+        return None
+    return Decision(
+        batch_id=int(answer.batch_id), is_new=False, proof=getattr(answer, "proof", None)
+    )
 
 
 def _any_member(group: str) -> str:

@@ -62,8 +62,7 @@ class ConnectionFailed(TidelogError):
 def versions_known(api_key: int) -> tuple[int, int]:
     """The lowest and the highest version of an API that this client can speak."""
     if api_key in own.NAMES:
-        version = int(own.REQUESTS[api_key].__version__)
-        return version, version
+        return min(own.REQUESTS[api_key]), max(own.REQUESTS[api_key])
     versions = schema_name_map[api_key_map[api_key]]
     return min(versions), min(max(versions), VERSION_MOST.get(api_key, max(versions)))
 

@@ -6,7 +6,8 @@ for the same group; each may fall asleep at any point, and comes back with what 
 batch, old members, or none of them fenced.
 
 What must hold is "a batch is visible once" (`transaction_watch`): all rows of every decided batch
-are visible, each once, and of no other batch any.
+are visible, each once, and of no other batch any. And a decision proves what its batch was: whoever
+reads it, or asks for the batch again, is told what its driver has said of it.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,11 @@ _REPEAT_CHANCE: Final = 0.2
 def rows_of(batch: int) -> int:
     """How many rows a batch has, whoever writes it."""
     return batch * 5 % 7 + 1
+
+
+def proof_of(batch: int) -> bytes | None:
+    """What is said of a batch, whoever writes it; nothing of none."""
+    return b"%d rows in batch %d" % (rows_of(batch), batch) if batch >= 0 else None
 
 
 class Driver:
@@ -96,10 +102,15 @@ class Driver:
 
     async def _read_decision(self) -> Any:
         answer = await self._me.client.of(
-            self._group, TRANSACTION_KEY, Api.READ_DECISION, 0, {"group": self._group}
+            self._group, TRANSACTION_KEY, Api.READ_DECISION, 1, {"group": self._group}
         )
         check(answer.error_code, self._group)
+        self._check_proof(answer.batch_id, answer.proof)
         return answer
+
+    def _check_proof(self, batch: int, proof: bytes | None) -> None:
+        if proof != proof_of(batch):
+            self._load.world.fail(BATCH, f"{self._group} {batch} has the proof {proof!r}")
 
     async def _write(self, batch: int, txn: Transacting) -> list[dict[str, Any]]:
         """Let members write the rows, cut anew with every attempt; as whom they did."""
@@ -132,13 +143,13 @@ class Driver:
         """Ask for the decision until it is known; whether it is this request's."""
         fields = {
             "group": self._group, "batch_id": batch, "after": after,
-            "counting": Counting.QUERY.value, "members": members,
+            "counting": Counting.QUERY.value, "members": members, "proof": proof_of(batch),
         }  # fmt: skip
 
         async def attempt() -> Any:
             try:
                 answer = await self._me.client.of(
-                    self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 1, fields
+                    self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 2, fields
                 )
             except ConnectionFailed:
                 self._was_lost = True
@@ -151,4 +162,7 @@ class Driver:
                 raise
             return answer
 
-        return bool((await self._me.insist(attempt)).is_new)
+        answer = await self._me.insist(attempt)
+        if not answer.is_new:
+            self._check_proof(answer.batch_id, answer.proof)
+        return bool(answer.is_new)

@@ -229,6 +229,7 @@ async def _orphan(asker: Asker) -> None:
 
 
 async def _forget_decision(asker: Asker) -> None:
+    await asker.client.list_decisions()
     await asker.client.forget_decision(_TOPIC, 0)
 
 

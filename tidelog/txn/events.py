@@ -85,6 +85,8 @@ class CommitGroup:
     """The newest decision when the batch was begun: it follows that one, or nothing is done."""
     counting: Counting
     members: tuple[GroupMember, ...]
+    proof: bytes | None = None
+    """What the batch is, kept with the decision for whoever asks for the same batch again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class ForgetDecision:
     reply: Token
     group: str
     batch_id: int
+    is_reset: bool = False
+    """An operator wants it, of whatever group: what comes again is committed again."""
 
 
 # Answers.
@@ -118,6 +122,8 @@ class Decided(NamedTuple):
 
     batch_id: int
     is_new: bool
+    proof: bytes | None = None
+    """Of the batch that was decided before, if this one is not new."""
 
 
 # Effects.

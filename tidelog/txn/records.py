@@ -22,8 +22,9 @@ a producer that repeats a request after its coordinator has moved would be taken
 #             Version 0, with plain arrays and strings and without tags, is read but not written.
 # decision := version: int16 = 1, batch_id: int64, decided_ms: int64, members: int32, after: int64,
 #             counting: int8, tags
-#             Version 0, which ends after the members, is read but not written. What a later version
-#             has to say of the batch goes into tags, which are passed over.
+#             0 proof: bytes
+#             Version 0, which ends after the members, is read but not written. Who does not know
+#             a tag passes over it, so a cluster of two versions reads what either has written.
 
 import struct
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ _PREVIOUS_TAG: Final = 0
 _NEXT_TAG: Final = 1
 _CLIENT_VERSION_TAG: Final = 2
 _LAST_EPOCH_TAG: Final = 1000
+_PROOF_TAG: Final = 0
+"""Of a decision."""
 
 _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
@@ -56,6 +59,9 @@ _INT64: Final = struct.Struct(">q")
 _FIXED: Final = struct.Struct(">hqhib")
 _TIMES: Final = struct.Struct(">qq")
 _DECISION: Final = struct.Struct(">hqqiqb")
+
+PROOF_BYTES_MAX: Final = 4096
+"""What a decision may keep of what its batch was."""
 
 NO_BATCH: Final = -1
 """In place of a batch's number, where nothing was decided."""
@@ -153,6 +159,8 @@ class Decision:
     """The batch that was decided before it."""
     counting: Counting | None = None
     """None in what was written before it was asked for."""
+    proof: bytes | None = None
+    """What the batch was, in the words of who wrote it; nothing here reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +263,11 @@ def _encode_decision(value: Decision) -> bytes:
         _DECISION_VERSION, value.batch_id, value.decided_ms, value.members, value.after,
         value.counting.value,
     )  # fmt: skip
-    return fields + _uvarint(0)
+    if value.proof is None:
+        return fields + _uvarint(0)
+    return b"".join(
+        (fields, _uvarint(1), _uvarint(_PROOF_TAG), _uvarint(len(value.proof)), value.proof)
+    )
 
 
 def _text(text: str) -> bytes:
@@ -392,9 +404,9 @@ def _decode_decision(reader: _Reader) -> Decision:
     after, number = reader.int64(), reader.int8()
     if number not in _COUNTINGS:
         raise CorruptMessage(f"{number} is no way to count batches")
-    reader.tags()
+    tags = reader.tags()
     reader.end()
     return Decision(
         batch_id=batch_id, decided_ms=decided_ms, members=members, after=after,
-        counting=_COUNTINGS[number],
+        counting=_COUNTINGS[number], proof=tags.get(_PROOF_TAG),
     )  # fmt: skip

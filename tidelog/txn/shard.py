@@ -63,6 +63,7 @@ from tidelog.txn.limits import Limits
 from tidelog.txn.placement import group_of
 from tidelog.txn.records import (
     NO_BATCH,
+    PROOF_BYTES_MAX,
     UNFINISHED,
     Counting,
     Decision,
@@ -262,7 +263,7 @@ class Shard:
             _check_group(event)
             decided = self._decisions.get(event.group)
             if decided is not None and decided.batch_id >= event.batch_id:
-                already = Decided(batch_id=decided.batch_id, is_new=False)
+                already = Decided(decided.batch_id, is_new=False, proof=decided.proof)
                 return [Answer(to=event.reply, result=already)]
             self._check_not_deciding(event.group)
             _check_follows(event, decided)
@@ -277,7 +278,7 @@ class Shard:
         ]
         decision = Decision(
             batch_id=event.batch_id, decided_ms=at.wall_ms, members=len(commits),
-            after=event.after, counting=event.counting,
+            after=event.after, counting=event.counting, proof=event.proof,
         )  # fmt: skip
         return self._write_decision(
             DecisionWritten(group=event.group, value=decision), [*commits, *sweeps],
@@ -302,7 +303,8 @@ class Shard:
     def forget(self, event: ForgetDecision, at: Moment) -> list[ShardEffect]:
         """Forget the decision of a group that had one batch only; answered by None.
 
-        All others are kept: without them a batch that comes again would be committed again.
+        All others are kept, but where an operator says otherwise: without them a batch that comes
+        again would be committed again.
         """
         group, answer = event.group, Answer(to=event.reply, result=None)
         try:
@@ -311,7 +313,8 @@ class Shard:
             decided = self._decisions.get(group)
             if decided is None:
                 return [answer]
-            if decided.counting is not Counting.ONCE or decided.batch_id != event.batch_id:
+            may_go = event.is_reset or decided.counting is Counting.ONCE
+            if not may_go or decided.batch_id != event.batch_id:
                 raise InvalidTransactionState(
                     f"batch {decided.batch_id} of {group!r} may be asked for again, and is not "
                     "forgotten"
@@ -527,6 +530,10 @@ def _check_group(event: CommitGroup) -> None:
         raise InvalidRequest(f"{event.group!r} is no group: it is called spark.<name>")
     if event.batch_id < 0:
         raise InvalidRequest(f"a batch has a number from 0 up, not {event.batch_id}")
+    if event.proof is not None and len(event.proof) > PROOF_BYTES_MAX:
+        raise InvalidRequest(
+            f"a proof of {len(event.proof)} bytes; at most {PROOF_BYTES_MAX} are kept"
+        )
     names = [member.transactional_id for member in event.members]
     if len(set(names)) < len(names):
         raise InvalidRequest("a member is named twice")

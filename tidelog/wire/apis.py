@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from tidelog.wire.own import COMMIT_GROUP, FORGET_DECISION, READ_DECISION, RESTORE_BATCHES
+from tidelog.wire.own import (
+    COMMIT_GROUP,
+    FORGET_DECISION,
+    LIST_DECISIONS,
+    READ_DECISION,
+    RESTORE_BATCHES,
+)
 
 
 class Api(IntEnum):
@@ -65,6 +71,7 @@ class Api(IntEnum):
     READ_DECISION = READ_DECISION
     FORGET_DECISION = FORGET_DECISION
     RESTORE_BATCHES = RESTORE_BATCHES
+    LIST_DECISIONS = LIST_DECISIONS
 
     @property
     def title(self) -> str:
@@ -137,8 +144,9 @@ APIS: Final[dict[Api, Versions]] = {
     Api.DESCRIBE_TOPIC_PARTITIONS: _speak(0, 0, flexible_from=0),
     Api.ADD_RAFT_VOTER: _speak(0, 0, flexible_from=0),
     Api.REMOVE_RAFT_VOTER: _speak(0, 0, flexible_from=0),
-    Api.COMMIT_GROUP: _speak(1, 1, flexible_from=0),
-    Api.READ_DECISION: _speak(0, 0, flexible_from=0),
-    Api.FORGET_DECISION: _speak(1, 1, flexible_from=0),
+    Api.COMMIT_GROUP: _speak(1, 2, flexible_from=0),
+    Api.READ_DECISION: _speak(0, 1, flexible_from=0),
+    Api.FORGET_DECISION: _speak(1, 2, flexible_from=0),
     Api.RESTORE_BATCHES: _speak(0, 0, flexible_from=0),
+    Api.LIST_DECISIONS: _speak(0, 0, flexible_from=0),
 }

@@ -62,12 +62,14 @@ def nested_type(entity: Any, name: str) -> type[Any] | None:
 
 @functools.cache
 def request_type(api_key: int, version: int) -> Any:
-    return own.REQUESTS.get(api_key) or load_request_schema(api_key, version)
+    ours = own.REQUESTS.get(api_key)
+    return load_request_schema(api_key, version) if ours is None else ours[version]
 
 
 @functools.cache
 def response_type(api_key: int, version: int) -> Any:
-    return own.RESPONSES.get(api_key) or load_response_schema(api_key, version)
+    ours = own.RESPONSES.get(api_key)
+    return load_response_schema(api_key, version) if ours is None else ours[version]
 
 
 def request_entity(api_key: int, version: int, fields: Mapping[str, Any]) -> Any:

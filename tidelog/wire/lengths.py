@@ -96,7 +96,8 @@ def check_lengths(api_key: int, version: int, request: memoryview, at: int) -> N
 
 @functools.cache
 def _request_walk(api_key: int, version: int) -> Walk:
-    kind = own.REQUESTS.get(api_key) or load_request_schema(api_key, version)
+    ours = own.REQUESTS.get(api_key)
+    kind = load_request_schema(api_key, version) if ours is None else ours[version]
     fixed, walk = _struct(kind)
     return walk if walk is not None else lambda data, at, items: at + fixed
 

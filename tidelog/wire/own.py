@@ -10,22 +10,30 @@ clients pass over advertised keys that they do not know.
 # ForgetDecision (1002) says that the group, which had one batch only, will never write again.
 # RestoreBatches (1003) asks the leader of a partition to append batches at the offsets that they
 # have, of which the first is the log's end. They are answered for once they are committed.
+# ListDecisions (1004) asks a broker for the newest decision of every group that it coordinates.
 #
 # CommitGroup request   := group: string, batch_id: int64, after: int64 (-1: none), counting: int8
 #                          (0 an application's versions, 1 a query's batches, 2 the only batch),
-#                          members: member*
+#                          members: member*, proof: bytes? (from version 2 on)
 # member                := transactional_id: string, producer_id: int64, producer_epoch: int16
 # CommitGroup response  := throttle_ms: int32, error_code: int16, error_message: string?,
-#                          batch_id: int64, is_new: bool
+#                          batch_id: int64, is_new: bool, proof: bytes? (from version 2 on: of the
+#                          batch that was decided before, where is_new is false)
 # ReadDecision request  := group: string
 # ReadDecision response := throttle_ms: int32, error_code: int16, error_message: string?,
-#                          batch_id: int64 (-1: none), decided_ms: int64
-# ForgetDecision request  := group: string, batch_id: int64
+#                          batch_id: int64 (-1: none), decided_ms: int64,
+#                          proof: bytes? (from version 1 on)
+# ForgetDecision request  := group: string, batch_id: int64, is_reset: bool (from version 2 on)
 # ForgetDecision response := throttle_ms: int32, error_code: int16, error_message: string?
 # RestoreBatches request  := topic_id: uuid, partition: int32, timeout_ms: int32, records: bytes
 # RestoreBatches response := throttle_ms: int32, error_code: int16, error_message: string?,
 #                            log_end: int64 (-1: unknown), where the log ends now
-# CommitGroup and ForgetDecision have version 1: in version 0 anybody could skip or forget batches.
+# ListDecisions request  := nothing
+# ListDecisions response := throttle_ms: int32, error_code: int16, error_message: string?, decision*
+# decision               := group: string, batch_id: int64, decided_ms: int64, members: int32,
+#                           after: int64, counting: int8 (-1: not known), proof: bytes?
+# CommitGroup and ForgetDecision begin with version 1: in version 0 anybody could skip or forget
+# batches. A proof says what a batch was, in the words of who wrote it; brokers keep it as it is.
 # All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
 
 from dataclasses import dataclass, field
@@ -43,6 +51,10 @@ COMMIT_GROUP: Final = 1000
 READ_DECISION: Final = 1001
 FORGET_DECISION: Final = 1002
 RESTORE_BATCHES: Final = 1003
+LIST_DECISIONS: Final = 1004
+
+NO_COUNTING: Final = -1
+"""Of a decision from before groups said how they count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +70,7 @@ class CommitGroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitGroupRequest:
+class CommitGroupRequestV1:
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -72,7 +84,13 @@ class CommitGroupRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitGroupResponse:
+class CommitGroupRequest(CommitGroupRequestV1):
+    __version__: ClassVar[i16] = i16(2)
+    proof: bytes | None = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGroupResponseV1:
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -87,7 +105,13 @@ class CommitGroupResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadDecisionRequest:
+class CommitGroupResponse(CommitGroupResponseV1):
+    __version__: ClassVar[i16] = i16(2)
+    proof: bytes | None = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDecisionRequestV0:
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
@@ -97,7 +121,12 @@ class ReadDecisionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadDecisionResponse:
+class ReadDecisionRequest(ReadDecisionRequestV0):
+    __version__: ClassVar[i16] = i16(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDecisionResponseV0:
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
@@ -111,7 +140,13 @@ class ReadDecisionResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetDecisionRequest:
+class ReadDecisionResponse(ReadDecisionResponseV0):
+    __version__: ClassVar[i16] = i16(1)
+    proof: bytes | None = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecisionRequestV1:
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -122,7 +157,13 @@ class ForgetDecisionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetDecisionResponse:
+class ForgetDecisionRequest(ForgetDecisionRequestV1):
+    __version__: ClassVar[i16] = i16(2)
+    is_reset: bool = field(metadata={"kafka_type": "bool"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecisionResponseV1:
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -131,6 +172,49 @@ class ForgetDecisionResponse:
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDecisionResponse(ForgetDecisionResponseV1):
+    __version__: ClassVar[i16] = i16(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDecisionsRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(LIST_DECISIONS)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedDecision:
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(LIST_DECISIONS)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    group: str = field(metadata={"kafka_type": "string"})
+    batch_id: i64 = field(metadata={"kafka_type": "int64"})
+    decided_ms: i64 = field(metadata={"kafka_type": "int64"})
+    members: i32 = field(metadata={"kafka_type": "int32"})
+    after: i64 = field(metadata={"kafka_type": "int64"})
+    counting: i8 = field(metadata={"kafka_type": "int8"})
+    proof: bytes | None = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDecisionsResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(LIST_DECISIONS)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    decisions: tuple[ListedDecision, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,21 +244,25 @@ class RestoreBatchesResponse:
     log_end: i64 = field(metadata={"kafka_type": "int64"})
 
 
-REQUESTS: Final[dict[int, Any]] = {
-    COMMIT_GROUP: CommitGroupRequest,
-    READ_DECISION: ReadDecisionRequest,
-    FORGET_DECISION: ForgetDecisionRequest,
-    RESTORE_BATCHES: RestoreBatchesRequest,
+REQUESTS: Final[dict[int, dict[int, Any]]] = {
+    COMMIT_GROUP: {1: CommitGroupRequestV1, 2: CommitGroupRequest},
+    READ_DECISION: {0: ReadDecisionRequestV0, 1: ReadDecisionRequest},
+    FORGET_DECISION: {1: ForgetDecisionRequestV1, 2: ForgetDecisionRequest},
+    RESTORE_BATCHES: {0: RestoreBatchesRequest},
+    LIST_DECISIONS: {0: ListDecisionsRequest},
 }
-RESPONSES: Final[dict[int, Any]] = {
-    COMMIT_GROUP: CommitGroupResponse,
-    READ_DECISION: ReadDecisionResponse,
-    FORGET_DECISION: ForgetDecisionResponse,
-    RESTORE_BATCHES: RestoreBatchesResponse,
+"""By their keys and versions."""
+RESPONSES: Final[dict[int, dict[int, Any]]] = {
+    COMMIT_GROUP: {1: CommitGroupResponseV1, 2: CommitGroupResponse},
+    READ_DECISION: {0: ReadDecisionResponseV0, 1: ReadDecisionResponse},
+    FORGET_DECISION: {1: ForgetDecisionResponseV1, 2: ForgetDecisionResponse},
+    RESTORE_BATCHES: {0: RestoreBatchesResponse},
+    LIST_DECISIONS: {0: ListDecisionsResponse},
 }
 NAMES: Final = {
     COMMIT_GROUP: "commit_group",
     READ_DECISION: "read_decision",
     FORGET_DECISION: "forget_decision",
     RESTORE_BATCHES: "restore_batches",
+    LIST_DECISIONS: "list_decisions",
 }

@@ -191,3 +191,38 @@ def test_who_does_not_coordinate_the_group_says_so():
         assert answer.error_code == NOT_COORDINATOR
 
     on_a_coordinator(story)
+
+
+def test_decisions_are_listed_with_what_their_batches_were_and_can_be_reset():
+    async def story(node):
+        members = Members(node)
+        await members.write(b"a")
+        fields = [
+            {"transactional_id": p.name, "producer_id": p.id, "producer_epoch": p.epoch}
+            for p in members.all
+        ]
+        answer = await node.ask(
+            Api.COMMIT_GROUP, 2, group=GROUP, batch_id=7, after=-1, counting=1, members=fields,
+            proof=b"what it was",
+        )  # fmt: skip
+        assert (answer.is_new, answer.proof) == (True, None)
+
+        (one,) = (await node.ask(Api.LIST_DECISIONS, 0)).decisions
+        assert (one.group, one.batch_id, one.members, one.after, one.counting, one.proof) == (
+            GROUP, 7, 2, -1, 1, b"what it was",
+        )  # fmt: skip
+        read = await node.ask(Api.READ_DECISION, 1, group=GROUP)
+        assert (read.batch_id, read.proof) == (7, b"what it was")
+        again = await node.ask(
+            Api.COMMIT_GROUP, 2, group=GROUP, batch_id=7, after=7, counting=1, members=[],
+            proof=None,
+        )  # fmt: skip
+        assert (again.is_new, again.proof) == (False, b"what it was")
+
+        kept = await node.ask(Api.FORGET_DECISION, 2, group=GROUP, batch_id=7, is_reset=False)
+        assert (kept.error_code, await decided(node)) == (INVALID_STATE, 7)
+        gone = await node.ask(Api.FORGET_DECISION, 2, group=GROUP, batch_id=7, is_reset=True)
+        assert (gone.error_code, await decided(node)) == (OK, -1)
+        assert (await node.ask(Api.LIST_DECISIONS, 0)).decisions == ()
+
+    on_a_coordinator(story)

@@ -20,8 +20,13 @@ from tidelog.wire.apis import Api
 from tidelog.wire.entities import encode, request_entity, response_entity
 
 AT = Endpoint(host="one", port=1)
-FIND, INIT, END, COMMIT_GROUP, READ_DECISION, FORGET_DECISION = 10, 22, 26, 1000, 1001, 1002
-VERSIONS = {FIND: 4, INIT: 5, COMMIT_GROUP: 0, READ_DECISION: 0, FORGET_DECISION: 0}
+FIND, INIT, END, LIST = 10, 22, 26, 66
+COMMIT_GROUP, READ_DECISION, FORGET_DECISION, LIST_DECISIONS = 1000, 1001, 1002, 1004
+VERSIONS = {
+    FIND: 4, INIT: 5, LIST: 1, COMMIT_GROUP: 2, READ_DECISION: 1, FORGET_DECISION: 2,
+    LIST_DECISIONS: 0,
+}  # fmt: skip
+OLD_VERSIONS = {**VERSIONS, COMMIT_GROUP: 1, READ_DECISION: 0, FORGET_DECISION: 1}
 NOT_COORDINATOR, NOT_ENOUGH_REPLICAS, INVALID_STATE, CONCURRENT, FENCED = 16, 19, 48, 51, 90
 MESSAGE_TOO_LARGE = 10
 
@@ -36,7 +41,9 @@ class Broker(TransactionalClient):
         self.batches: list[tuple[str, int, int, int, list[bytes | None]]] = []
         self.ends: list[Any] = []
         self.asked: list[int] = []
+        self.said: list[Any] = []
         self.epoch = 0
+        self.versions = VERSIONS
 
     # As its connections.
 
@@ -51,8 +58,10 @@ class Broker(TransactionalClient):
         return self
 
     async def call(self, api: int, **fields: Any) -> Any:
-        assert encode(request_entity(api, VERSIONS[api], fields))
+        request = request_entity(api, self.versions[api], fields)
+        assert encode(request)
         self.asked.append(api)
+        self.said.append(request)
         answers: dict[int, dict[str, Any]] = {
             FIND: {"coordinators": [
                 {"key": "k", "node_id": 1, "host": "one", "port": 1, "error_message": None}
@@ -61,9 +70,11 @@ class Broker(TransactionalClient):
             COMMIT_GROUP: {"batch_id": fields.get("batch_id", -1), "is_new": True},
             READ_DECISION: {"batch_id": 3, "decided_ms": 1},
             FORGET_DECISION: {},
+            LIST: {"transaction_states": []},
+            LIST_DECISIONS: {"decisions": []},
         }  # fmt: skip
         said = answers[api] | {"error_code": 0} | self._next(api)
-        return response_entity(api, VERSIONS[api], said)
+        return response_entity(api, self.versions[api], said)
 
     async def request(self, request: Any, **options: Any) -> Any:
         assert encode(request)
@@ -265,6 +276,74 @@ def test_a_group_is_committed_where_its_members_are_coordinated():
         broker.script[FORGET_DECISION] = [FENCED]
         with pytest.raises(Refused):
             await broker.forget_decision("spark.q", 5)
+
+    asking(story)
+
+
+def test_a_proof_travels_with_the_decision_and_comes_back_to_who_asks_again():
+    async def story(broker):
+        await broker.commit_group("spark.q", 5, [], after=3, proof=b"what it was")
+        assert broker.said[-1].proof == b"what it was"
+
+        broker.script[COMMIT_GROUP] = [{"batch_id": 6, "is_new": False, "proof": b"another"}]
+        again = await broker.commit_group("spark.q", 5, [], after=3, proof=b"what it was")
+        assert again == Decision(batch_id=6, is_new=False, proof=b"another")
+
+        broker.script[READ_DECISION] = [{"batch_id": 6, "proof": b"another"}]
+        assert await broker.newest_decision("spark.q") == again
+
+    asking(story)
+
+
+def test_a_broker_of_the_version_before_keeps_no_proofs_and_decides_all_the_same():
+    async def story(broker):
+        broker.versions = OLD_VERSIONS
+
+        decided = await broker.commit_group("spark.q", 5, [], after=3, proof=b"what it was")
+
+        assert decided == Decision(batch_id=5, is_new=True)
+        assert await broker.newest_decision("spark.q") == Decision(batch_id=3, is_new=False)
+
+    asking(story)
+
+
+def test_what_members_of_a_group_have_open_is_aborted_and_of_no_other_group():
+    async def story(broker):
+        names = ["spark.q.0", "spark.q@t.0", "spark.q@t.12", "spark.q@t.a.0", "other"]
+        broker.script[LIST] = [
+            {"transaction_states": [
+                {"transactional_id": name, "producer_id": 1, "transaction_state": "Ongoing"}
+                for name in names
+            ]}
+        ]  # fmt: skip
+
+        await broker.abort_group("spark.q@t")
+
+        ended = [one.transactional_id for one in broker.said if one.__api_key__ == INIT]
+        assert ended == ["spark.q@t.0", "spark.q@t.12"]
+
+    asking(story)
+
+
+def test_only_a_coordinator_is_asked_what_members_have_open():
+    async def story(broker):
+        broker.script[READ_DECISION] = [NOT_COORDINATOR]
+
+        await broker.abort_group("spark.q")
+
+        assert broker.asked == [FIND, READ_DECISION, FIND, READ_DECISION, LIST]
+
+    asking(story)
+
+
+def test_a_reset_says_so():
+    async def story(broker):
+        await broker.forget_decision("spark.q", 5)
+        await broker.forget_decision("spark.q", 5, is_reset=True)
+
+        assert [one.is_reset for one in broker.said if one.__api_key__ == FORGET_DECISION] == [
+            False, True
+        ]  # fmt: skip
 
     asking(story)
 

@@ -137,6 +137,7 @@ class Desk:
         *members: GroupMember,
         after: int | None = None,
         counting: Counting = Counting.APPLICATION,
+        proof: bytes | None = None,
     ) -> str:
         """Ask for a decision, after the newest one if nothing else is said."""
         token = self._token()
@@ -144,14 +145,14 @@ class Desk:
         known = NO_BATCH if newest is None else newest.batch_id
         event = CommitGroup(
             reply=token, group=group, batch_id=batch_id, members=members, counting=counting,
-            after=known if after is None else after,
+            after=known if after is None else after, proof=proof,
         )  # fmt: skip
         self.do(self.shard.commit_group(event, self.at()))
         return token
 
-    def forget(self, group: str, batch_id: int = 0) -> str:
+    def forget(self, group: str, batch_id: int = 0, *, is_reset: bool = False) -> str:
         token = self._token()
-        event = ForgetDecision(reply=token, group=group, batch_id=batch_id)
+        event = ForgetDecision(reply=token, group=group, batch_id=batch_id, is_reset=is_reset)
         self.do(self.shard.forget(event, self.at()))
         return token
 

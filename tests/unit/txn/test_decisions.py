@@ -15,7 +15,7 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.txn.events import Decided, GroupMember, Initialised
-from tidelog.txn.records import Counting
+from tidelog.txn.records import PROOF_BYTES_MAX, Counting
 from tidelog.txn.shard import QUERY_JUMP_MAX
 from tidelog.txn.transitions import EPOCH_MAX
 
@@ -77,6 +77,32 @@ def test_a_replayed_batch_is_recognised_and_changes_nothing(batch_id):
         assert after.answers[token] == Decided(batch_id=4, is_new=False)
         assert after.in_flight == {}
         assert states(after) == {FIRST: "Ongoing"}
+
+
+@pytest.mark.parametrize("batch_id", [4, 3])
+def test_a_replayed_batch_is_told_what_the_decided_one_was(batch_id):
+    desk = Desk()
+    token = desk.commit_group(GROUP, 4, wrote(desk, FIRST, A), proof=b"rows 1 to 4")
+    desk.settle()
+    assert desk.answers[token] == Decided(batch_id=4, is_new=True)
+
+    for after in (desk, desk.restart()):
+        assert after.shard.decision(GROUP).proof == b"rows 1 to 4"
+        token = after.commit_group(GROUP, batch_id, proof=b"rows 1 to 6")
+        assert after.answers[token] == Decided(4, is_new=False, proof=b"rows 1 to 4")
+
+
+def test_a_proof_that_is_too_long_is_refused():
+    desk = Desk()
+    member = wrote(desk, FIRST, A)
+
+    token = desk.commit_group(GROUP, 4, member, proof=bytes(PROOF_BYTES_MAX + 1))
+
+    assert isinstance(desk.answers[token], InvalidRequest)
+    assert desk.in_flight == {}
+    token = desk.commit_group(GROUP, 4, member, proof=bytes(PROOF_BYTES_MAX))
+    desk.store()
+    assert desk.answers[token] == Decided(batch_id=4, is_new=True)
 
 
 def test_a_decision_on_its_way_is_neither_seen_nor_overtaken():
@@ -483,3 +509,21 @@ def test_a_group_is_forgotten_only_when_asked():
     assert desk.answers[token] is None
     assert decided(desk) is decided(desk.restart()) is None
     assert desk.answers[desk.forget(GROUP)] is None
+
+
+@pytest.mark.parametrize("counting", Counting)
+def test_an_operator_resets_any_group_if_he_knows_its_newest_batch(counting):
+    desk = Desk()
+    desk.commit_group(GROUP, 4, wrote(desk, FIRST, A), counting=counting)
+    desk.settle()
+
+    token = desk.forget(GROUP, 3, is_reset=True)
+    assert isinstance(desk.answers[token], InvalidTransactionState)
+    token = desk.forget(GROUP, 4, is_reset=True)
+    desk.store()
+
+    assert desk.answers[token] is None
+    assert decided(desk) is decided(desk.restart()) is None
+    token = desk.commit_group(GROUP, 2, wrote(desk, FIRST, A), counting=Counting.QUERY)
+    desk.store()
+    assert desk.answers[token] == Decided(batch_id=2, is_new=True)

@@ -110,6 +110,10 @@ DECISION = unhex("""
     01                  # batches of a query
     00                  # no tags
 """)
+PROVEN_DECISION = DECISION[:-1] + unhex("""
+    01                  # one tag
+    00 05 70726f6f66    # proof: "proof"
+""")
 OLD_DECISION = unhex("""
     0000                # version 0
     000000000000002a    # batch 42
@@ -178,6 +182,19 @@ def test_a_decision_is_written_under_a_key_of_ours():
     assert decode(record) == written
 
 
+def test_a_proof_is_a_tag_of_its_decision_which_older_nodes_pass_over():
+    value = Decision(
+        batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY,
+        proof=b"proof",
+    )  # fmt: skip
+    written = DecisionWritten(group="spark.q", value=value)
+
+    record = encode(written, 123)
+
+    assert (record.key, record.value) == (DECISION_KEY, PROVEN_DECISION)
+    assert decode(record) == written
+
+
 def test_older_decisions_are_read_and_what_later_ones_say_in_tags_is_passed_over():
     old = Decision(batch_id=42, decided_ms=1700000001000, members=3)
     new = replace(old, after=40, counting=Counting.QUERY)
@@ -235,12 +252,12 @@ def test_what_makes_no_sense_is_corruption(damaged):
         decode(damaged)
 
 
-@given(st.sampled_from([ONGOING, PREPARED, EMPTY, OLD, DECISION]), st.data())
+@given(st.sampled_from([ONGOING, PREPARED, EMPTY, OLD, DECISION, PROVEN_DECISION]), st.data())
 def test_damage_is_corruption_or_another_value_and_never_worse(data, draw):
     at = draw.draw(st.integers(0, len(data) - 1))
     cut = draw.draw(st.booleans())
     damaged = data[:at] if cut else data[:at] + draw.draw(st.binary(min_size=1)) + data[at + 1 :]
-    key = DECISION_KEY if data is DECISION else KEY
+    key = DECISION_KEY if data in (DECISION, PROVEN_DECISION) else KEY
     try:
         decode(Record(key=key, value=damaged))
     except CorruptMessage:
