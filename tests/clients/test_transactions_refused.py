@@ -33,7 +33,7 @@ SOON = {14, 15, 16, 51}
 """The coordinator is loading, not there or another one yet, or a transaction is being completed."""
 
 TIMEOUT_MS = 60_000
-TIMEOUT_MS_MAX = 900_000
+TIMEOUT_MS_MAX = 86_400_000
 
 
 def _is_ok(ask: Callable[[], Any]) -> bool:

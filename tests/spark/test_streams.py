@@ -1,6 +1,7 @@
 """Topics as streams: micro-batches in, micro-batches out, with a real Spark and a real node."""
 
 import json
+import shutil
 
 import pytest
 
@@ -83,6 +84,71 @@ def test_aggregates_are_written_in_update_mode_by_the_batch(spark, topics, topic
 
     (records,) = topics.records(f"{topic}-out").values()
     assert {(record.key, record.value) for record in records} == {(b"a", b"2"), (b"b", b"1")}
+
+
+def test_a_restored_checkpoint_fails_a_copied_one_writes_elsewhere_and_a_replay_is_passed_over(
+    spark, topics, topic, tmp_path
+):
+    def copy(checkpoint, target):
+        rows = topics.stream(spark, topic).select("key", "value")
+        writer = rows.writeStream.format("tidelog").options(**topics.options, topic=target)
+        return run(writer, tmp_path / checkpoint)
+
+    out, other = f"{topic}-out", f"{topic}-other"
+    for name in (topic, out, other):
+        topics.make(name)
+    topics.put(topic, values("1", "2"))
+    copy("first", out)
+    for clone in ("restored", "copied"):
+        shutil.copytree(tmp_path / "first", tmp_path / clone)
+    topics.put(topic, values("3", "4"))
+    copy("first", out)
+
+    (tmp_path / "first" / "checkpoint" / "commits" / "1").unlink()  # as if killed before it
+    (tmp_path / "first" / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    topics.put(topic, values("5"))
+    copy("first", out)
+    assert topics.values(out) == [b"1", b"2", b"3", b"4", b"5"]
+
+    copy("copied", other)
+    assert topics.values(other) == [b"3", b"4", b"5"]
+
+    with pytest.raises(Exception, match=r"batch 1 of query .* was not written: the newest"):
+        copy("restored", out)
+    topics.put(topic, values("6"))
+    shutil.rmtree(tmp_path / "restored")
+    shutil.copytree(tmp_path / "first", tmp_path / "restored")
+    copy("first", out)
+    topics.put(topic, values("7"))
+    with pytest.raises(
+        Exception, match=r'ends \{.*"0":6\}\}, and this run\'s ends at \{.*"0":7'
+    ) as told:
+        copy("restored", out)
+    assert "tidelog pipeline decisions reset spark." in str(told.value)
+    assert topics.values(out) == [b"%d" % n for n in range(1, 7)]
+
+
+def test_batches_written_by_hand_with_the_query_s_id_are_not_lost_with_a_new_checkpoint(
+    spark, topics, topic, tmp_path
+):
+    def write(batch, number):
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        for part in ("odd", "even"):
+            rows = batch.where(f"cast(cast(value as string) as int) % 2 = {int(part == 'odd')}")
+            topics.append(rows, f"{topic}-out", txnAppId=f"{query}.{part}", txnVersion=str(number))
+
+    def copy(checkpoint, most):
+        rows = topics.stream(spark, topic, maxOffsetsPerTrigger=most).select("value")
+        run(rows.writeStream.foreachBatch(write), tmp_path / checkpoint)
+
+    topics.make(topic)
+    topics.make(f"{topic}-out")
+    topics.put(topic, values("1", "2", "3"))
+    copy("first", "1")
+    topics.put(topic, values("4", "5"))
+    copy("second", "1000")
+
+    assert sorted(topics.values(f"{topic}-out")) == [b"%c" % n for n in b"11223345"]
 
 
 def test_a_topic_that_vanishes_in_mid_query_is_data_lost(spark, topics, topic, tmp_path):

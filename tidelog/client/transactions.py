@@ -33,7 +33,7 @@ OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "Pre
 """States in which some partition may still be waiting for the transaction's end."""
 COMMITTING: Final = "PrepareCommit"
 ORPHAN_MS: Final = 15 * 60 * 1000
-"""So long may a transaction last, unless the cluster allows more (transaction.max.timeout.ms). A
+"""So long do transactions last where nobody asks for more (transaction.max.timeout.ms). A
 partition that was written to within this time may belong to one whose coordinator was asked too
 early or too late."""
 

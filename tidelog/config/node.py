@@ -214,7 +214,7 @@ class NodeConfig:
         50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
     )
     transaction_max_timeout_ms: int = setting(
-        900_000, "The longest time that a transaction may stay open.", least=1
+        86_400_000, "The longest time that a producer may ask for its transactions.", least=1
     )
     transactional_id_expiration_ms: int = setting(
         604_800_000, "How long an unused transactional id is remembered.", least=1

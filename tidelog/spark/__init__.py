@@ -17,6 +17,8 @@
     filters.py       filters of a query that the log can answer
     batch.py         a topic as a table that is read once
     streaming.py     and as a stream of micro-batches
+    content.py       what some records are, in few numbers
+    proofs.py        what a batch was, compared when it comes again
     placing.py       rows on their way into partitions
     writing.py       rows into topics, each exactly once
     source.py        the data source that Spark sees, of the parts above

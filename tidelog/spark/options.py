@@ -36,7 +36,7 @@ READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endi
 READ_STREAM: Final = READ | {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 WRITE: Final = frozenset({
     "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
-    "valueFormat",
+    "valueFormat", "verifyReplays",
 })  # fmt: skip
 OF_SPARK: Final = frozenset(
     {"path", "checkpointLocation", "queryName", "outputMode", "mergeSchema"}
@@ -152,7 +152,12 @@ class WriteOptions:
     codec: Codec
     batch_bytes: int
     acks: int
-    transaction_timeout_ms: int
+    transaction_timeout_ms: int | None
+    """None: as long as is sensible and the cluster allows."""
+    checkpoint: str | None
+    """Where Spark notes what a batch reads."""
+    verifies_replays: bool
+    """Whether a batch that comes again must be what it was."""
     timeout_seconds: float
     keeps_timestamps: bool
     value_is_json: bool
@@ -312,7 +317,9 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         ),
         batch_bytes=given.count("kafka.max.request.size", 1_000_000, least=1024),
         acks=acks,
-        transaction_timeout_ms=given.count("kafka.transaction.timeout.ms", 900_000, least=1),
+        transaction_timeout_ms=given.number("kafka.transaction.timeout.ms", least=1),
+        checkpoint=given.get("checkpointLocation"),
+        verifies_replays=given.flag("verifyReplays", True),
         timeout_seconds=given.timeout_seconds(),
         keeps_timestamps=given.flag("includeTimestamp", False),
         value_is_json=given.choice("valueFormat", {"binary": False, "json": True}, "binary"),

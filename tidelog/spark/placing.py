@@ -22,6 +22,7 @@ from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
 from tidelog.spark import asking
 from tidelog.spark.columns import ARROW
+from tidelog.spark.content import NOTHING, content_of
 from tidelog.spark.encode import cut, encode
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.partitioning import group_rows, partitions_of
@@ -43,15 +44,43 @@ class _Waiting:
     bytes: int = 0
 
 
-class Output:
+class Counted:
+    """The rows of one task, as the records that they become, and what these are."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._json = json_columns(schema) if options.value_is_json else ()
+        self.content = NOTHING
+
+    def count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that records are made of."""
+        records = self._records(batch)
+        if self._options.is_exactly_once:
+            self.content += content_of(records.column("key"), records.column("value"))
+        return records
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = batch.schema.names
+        columns = {
+            "key": _binary(batch.column("key")) if "key" in names
+            else pa.nulls(batch.num_rows, pa.binary()),
+            "value": to_json(batch, self._json) if self._json else _binary(batch.column("value")),
+        }  # fmt: skip
+        if "headers" in names:
+            columns["headers"] = batch.column("headers").cast(ARROW["headers"])
+        if self._options.keeps_timestamps and "timestamp" in names:
+            columns["timestamp"] = batch.column("timestamp")
+        return pa.RecordBatch.from_pydict(columns)
+
+
+class Output(Counted):
     """The rows of one task. Its sender runs on this process's loop, the rest in the caller."""
 
     def __init__(
         self, options: WriteOptions, schema: StructType, sender: BatchSender, identity: Identity,
         *, slot: int,
     ) -> None:  # fmt: skip
-        self._options = options
-        self._json = json_columns(schema) if options.value_is_json else ()
+        super().__init__(options, schema)
         self._sender = sender
         self._identity = identity
         self._sticky = slot
@@ -64,7 +93,7 @@ class Output:
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows; returns when there is room for more."""
         self.rows += batch.num_rows
-        records = self._records(batch)
+        records = self.count(batch)
         for place, some in self._placed(batch, records):
             if self._wait(place, some) >= self._options.batch_bytes:
                 self._sticky += 1
@@ -87,20 +116,6 @@ class Output:
         for place in list(self._waiting):
             self._send(place, all_of_it=True)
         asking.wait(asking.start(self._sender.flush()))
-
-    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that records are made of."""
-        names = batch.schema.names
-        columns = {
-            "key": _binary(batch.column("key")) if "key" in names
-            else pa.nulls(batch.num_rows, pa.binary()),
-            "value": to_json(batch, self._json) if self._json else _binary(batch.column("value")),
-        }  # fmt: skip
-        if "headers" in names:
-            columns["headers"] = batch.column("headers").cast(ARROW["headers"])
-        if self._options.keeps_timestamps and "timestamp" in names:
-            columns["timestamp"] = batch.column("timestamp")
-        return pa.RecordBatch.from_pydict(columns)
 
     def _placed(
         self, batch: pa.RecordBatch, records: pa.RecordBatch

@@ -9,6 +9,9 @@ Rule 2: whether the attempts are still those that were meant is checked where th
         in the same step. A driver that was thought dead cannot commit half a batch.
 Rule 3: a batch that comes again is cut into tasks as Spark likes; nothing depends on the cut.
 Rule 4: a task without rows takes part in nothing, unless an attempt before it may have had some.
+Rule 5: the decision keeps a proof of what the batch was. A batch that was decided before is passed
+        over only if it is the same; one that is not fails the query, and is never lost in silence.
+        So tasks that write nothing tell what they would have written.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+from kio.schema.errors import ErrorCode
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -31,12 +35,14 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.cluster import Refused
 from tidelog.client.sender import BatchSender, Identity
-from tidelog.client.transactional import Member
-from tidelog.errors import TidelogError
+from tidelog.client.transactional import Decision, Member, TransactionalProducer
+from tidelog.errors import ConfigError, TidelogError
 from tidelog.spark import asking
 from tidelog.spark.asking import SparkClient
+from tidelog.spark.content import NOTHING, Content
 from tidelog.spark.options import WriteOptions
-from tidelog.spark.placing import Output
+from tidelog.spark.placing import Counted, Output
+from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.txn.records import Counting
 
 logger = logging.getLogger(__name__)
@@ -44,6 +50,10 @@ logger = logging.getLogger(__name__)
 GROUP_PREFIX: Final = "spark."
 """Ids that begin so are coordinated by their group: all members of a decision in one place."""
 SEEN_PAUSE_SECONDS: Final = 0.01
+TRANSACTION_MS: Final = 4 * 60 * 60 * 1000
+"""How long a batch may take, from its first row to its decision, if nobody says otherwise."""
+KAFKA_TRANSACTION_MS: Final = 15 * 60 * 1000
+"""The same where the cluster allows no more: what Kafka allows by default."""
 TRY_SECONDS_MAX: Final = 10.0
 """For what is not needed: an abort comes by itself, only later."""
 
@@ -53,30 +63,50 @@ class NotDecided(TidelogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+class Batch:
+    """Which batch is written, and by whom."""
+
+    group: str
+    number: int
+    query: str | None = None
+    """The id of a streaming query."""
+    former_group: str | None = None
+    """What the query's group was called before it had its topic in its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A decision that stands."""
 
     group: str
     batch_id: int
-    rows: int = 0
+    proof: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    batch: Batch
+    content: Content = NOTHING
+    """What it wrote, or would have written."""
     member: Member | None = None
     """As whom it wrote; None if it wrote nothing."""
-    after: int | None = None
-    """The newest decision when it began to write."""
+    found: Found | None = None
+    """The newest decision when it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One attempt of one task at one batch."""
 
-    group: str
-    batch_id: int
+    batch: Batch
     slot: int
     is_first: bool
 
     @property
     def transactional_id(self) -> str:
-        return f"{self.group}.{self.slot}"
+        return f"{self.batch.group}.{self.slot}"
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -92,8 +122,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         assert query is not None, "every micro-batch has the id of its query"
         assert batch is not None, "and its own"
-        attempt = _attempt(context, GROUP_PREFIX + query, int(batch))
-        return write(self._options, self._schema, attempt, iterator)
+        asked = query_batch(query, self._options.topic, int(batch))
+        return write(self._options, self._schema, _attempt(context, asked), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         decide(self._options, messages, Counting.QUERY)
@@ -101,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         told = _told(messages)
         if told is not None:  # otherwise nobody knows here which query it was
-            give_up(self._options, told.group)
+            give_up(self._options, told.batch.group)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -117,8 +147,8 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        attempt = _attempt(_context(), self._group, self._options.version)
-        return write(self._options, self._schema, attempt, iterator)
+        batch = Batch(self._group, self._options.version)
+        return write(self._options, self._schema, _attempt(_context(), batch), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         is_once = self._options.application is None
@@ -138,6 +168,18 @@ class BatchWriter(DataSourceArrowWriter):
         give_up(self._options, self._group)
 
 
+def query_batch(query: str, topic: str | None, number: int) -> Batch:
+    """A batch of a query: copies of one checkpoint may write to several topics.
+
+    What a query has decided before its group was named after the topic, too, is found under the
+    former name, until it decides under the new one.
+    """
+    former = GROUP_PREFIX + query
+    if topic is None:
+        return Batch(former, number, query)
+    return Batch(f"{former}@{topic}", number, query, former)
+
+
 def application_group(application: str, topic: str | None) -> str:
     """Whose versions are counted: an application may write one to each of several topics."""
     return GROUP_PREFIX + (application if topic is None else f"{application}:{topic}")
@@ -149,11 +191,8 @@ def _context() -> TaskContext:
     return context
 
 
-def _attempt(context: TaskContext, group: str, batch_id: int) -> Attempt:
-    return Attempt(
-        group=group, batch_id=batch_id, slot=context.partitionId(),
-        is_first=context.attemptNumber() == 0,
-    )  # fmt: skip
+def _attempt(context: TaskContext, batch: Batch) -> Attempt:
+    return Attempt(batch=batch, slot=context.partitionId(), is_first=context.attemptNumber() == 0)
 
 
 # In a task.
@@ -163,15 +202,16 @@ def write(
     options: WriteOptions, schema: StructType, attempt: Attempt, batches: Iterator[pa.RecordBatch]
 ) -> Written:
     """Write the rows of a task, and leave it to the driver to commit them."""
-    nothing = Written(attempt.group, attempt.batch_id)
-    after = _newest_decision(options, attempt) if options.is_exactly_once else None
-    if after is not None and after >= attempt.batch_id:
-        for _ in batches:  # who makes them may have something to note at their end
-            pass
-        return nothing
+    found = _newest_decision(options, attempt.batch) if options.is_exactly_once else None
+    if found is not None and found.batch_id >= attempt.batch.number:
+        counted = Counted(options, schema)
+        for batch in batches:  # to the end: who makes them may have something to note there
+            if batch.num_rows:
+                counted.count(batch)
+        return Written(attempt.batch, counted.content, None, found)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None and (attempt.is_first or not options.is_exactly_once):
-        return nothing
+        return Written(attempt.batch, found=found)
     member, identity = _enter(options, attempt)
     sender = asking.wait(asking.start(_sender(options, identity)))
     output = Output(options, schema, sender, identity, slot=attempt.slot)
@@ -187,7 +227,7 @@ def write(
             _abort(options, [member])
         raise
     wrote = member if output.rows else None
-    return Written(attempt.group, attempt.batch_id, output.rows, wrote, after)
+    return Written(attempt.batch, output.content, wrote, found)
 
 
 async def _sender(options: WriteOptions, identity: Identity) -> BatchSender:
@@ -195,12 +235,15 @@ async def _sender(options: WriteOptions, identity: Identity) -> BatchSender:
     return BatchSender(client, identity, acks=options.acks)
 
 
-def _newest_decision(options: WriteOptions, attempt: Attempt) -> int | None:
-    return asking.ask(
-        options.bootstrap,
-        lambda client: client.read_decision(attempt.group),
-        timeout_seconds=options.timeout_seconds,
-    )
+def _newest_decision(options: WriteOptions, batch: Batch) -> Found | None:
+    async def question(client: SparkClient) -> Found | None:
+        for group in (batch.group, batch.former_group):
+            found = None if group is None else await client.newest_decision(group)
+            if group is not None and found is not None:
+                return Found(group, found.batch_id, found.proof)
+        return None
+
+    return asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
 
 
 def _enter(options: WriteOptions, attempt: Attempt) -> tuple[Member | None, Identity]:
@@ -210,15 +253,30 @@ def _enter(options: WriteOptions, attempt: Attempt) -> tuple[Member | None, Iden
         if not options.is_exactly_once:
             made = await client.idempotent_producer()
             return None, Identity(producer_id=made.producer_id, epoch=made.producer_epoch)
-        producer = await client.begin(
-            attempt.transactional_id, timeout_ms=options.transaction_timeout_ms
-        )
+        producer = await _begin(client, attempt.transactional_id, options.transaction_timeout_ms)
         name, producer_id, epoch = producer.member
         return producer.member, Identity(
             producer_id=producer_id, epoch=epoch, transactional_id=name
         )
 
     return asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
+
+
+async def _begin(
+    client: SparkClient, transactional_id: str, asked_ms: int | None
+) -> TransactionalProducer:
+    """Take over an id, for as long as was asked for or as is sensible and allowed."""
+    wanted = (TRANSACTION_MS, KAFKA_TRANSACTION_MS) if asked_ms is None else (asked_ms,)
+    for timeout_ms in wanted:
+        try:
+            return await client.begin(transactional_id, timeout_ms=timeout_ms)
+        except Refused as error:
+            if error.code != ErrorCode.invalid_transaction_timeout:
+                raise
+    raise ConfigError(
+        f"kafka.transaction.timeout.ms is {wanted[-1]}, and the cluster allows less: set the option "
+        "to what transaction.max.timeout.ms of the nodes is, or raise that"
+    )
 
 
 # On the driver.
@@ -228,29 +286,107 @@ def decide(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], counting: Counting
 ) -> None:
     """Commit what all tasks wrote, or nothing of it."""
-    members, told = _members(messages), _told(messages)
-    if not members or told is None:
+    told = _told(messages)
+    if told is None or not options.is_exactly_once:
         return
+    batch, members, found = told.batch, _members(messages), _found(messages)
+    if counting is Counting.ONCE:
+        if members and not _commit(options, batch, members, None, counting, None).is_new:
+            _abort(options, members)
+        return
+    stands = found is not None and found.batch_id >= batch.number
+    if not members and not stands:
+        _sweep(options, batch, found)
+        return
+    proof = Proof.of(
+        Content.sum(one.content for one in messages if isinstance(one, Written)),
+        source_ends(options.checkpoint, batch.number, query=batch.query),
+    )
+    if members:
+        after = _after(batch, messages)
+        if after is None and batch.former_group is not None:
+            give_up(options, batch.former_group)  # what was begun under it, nobody else ends
+        decided = _commit(options, batch, members, after, counting, proof.encode())
+        if decided.is_new:
+            return
+        # Decided by us, and the answer was lost: then these are closed. Or by another driver: then
+        # they are what was written twice.
+        _abort(options, members)
+        found = Found(batch.group, decided.batch_id, decided.proof)
+    else:
+        _sweep(options, batch, found)
+    assert found is not None, "it was decided before"
+    check_replay(options, batch, found, proof)
+
+
+def _commit(
+    options: WriteOptions,
+    batch: Batch,
+    members: Sequence[Member],
+    after: int | None,
+    counting: Counting,
+    proof: bytes | None,
+) -> Decision:
     try:
-        decision = asking.ask(
+        return asking.ask(
             options.bootstrap,
             lambda client: client.commit_group(
-                told.group, told.batch_id, members, after=_after(messages), counting=counting
+                batch.group, batch.number, members, after=after, counting=counting, proof=proof
             ),
             timeout_seconds=options.timeout_seconds,
         )
     except Refused as error:
         if error.retriable:  # it may have been decided all the same
             raise
+        allowed_ms = options.transaction_timeout_ms or TRANSACTION_MS
         raise NotDecided(
-            f"batch {told.batch_id} was not committed, and nothing of it will be seen: {error}. "
-            "Another driver may run the same query; or a task took longer than "
-            f"kafka.transaction.timeout.ms ({options.transaction_timeout_ms})"
+            f"batch {batch.number} was not committed, and nothing of it will be seen: {error}. "
+            "Another driver may run the same query; or the batch took longer than the option "
+            f"kafka.transaction.timeout.ms allows ({allowed_ms} ms, unless the nodes' "
+            "transaction.max.timeout.ms is less: raise both)"
         ) from error
-    if not decision.is_new:
-        # Decided by us, and the answer was lost: then these are closed. Or by another driver: then
-        # they are what was written twice.
-        _abort(options, members)
+
+
+def check_replay(options: WriteOptions, batch: Batch, found: Found, proof: Proof) -> None:
+    """Refuse to pass over a batch that is not the one that was decided under its number."""
+    if not options.verifies_replays:
+        return
+    decided = Proof.decode(found.proof)
+    if found.batch_id > batch.number:
+        shown = "" if decided is None else f" ({decided.shown()})"
+        why: str | None = (
+            f"the newest that was decided is {found.batch_id}{shown}, and only that comes again"
+        )
+    else:
+        why = difference(decided, proof)
+    if why is None:
+        return
+    topic = "" if options.topic is None else f" into {options.topic!r}"
+    if batch.query is not None:
+        who = f"batch {batch.number} of query {batch.query}{topic}"
+        advice = (
+            "The checkpoint is older than the topic, or was repaired. Begin with a new checkpoint "
+            "where the decided batch ended (startingOffsets; `tidelog pipeline decisions show "
+            f"{found.group}` tells where); or have all written that comes, again too, after "
+            f"`tidelog pipeline decisions reset {found.group}`"
+        )
+    else:
+        who = f"txnVersion {batch.number} of txnAppId {options.application!r}{topic}"
+        advice = (
+            "A version is written once, and the next is higher: give every query (by its id), and "
+            "every frame that it writes, a txnAppId of its own. `tidelog pipeline decisions show "
+            f"{found.group}` tells what was written, and `... reset {found.group}` forgets it"
+        )
+    if proof.digest is None or decided is None or decided.digest is None:
+        advice += ". If its rows differ from try to try, as random numbers do: verifyReplays=false"
+    raise OtherContent(f"{who} was not written: {why}. {advice}")
+
+
+def _sweep(options: WriteOptions, batch: Batch, found: Found | None) -> None:
+    """End what an earlier try has left open, since no decision will."""
+    give_up(options, batch.group)
+    if batch.former_group is not None and (found is None or found.group == batch.former_group):
+        give_up(options, batch.former_group)
 
 
 def give_up(options: WriteOptions, group: str) -> None:
@@ -260,8 +396,7 @@ def give_up(options: WriteOptions, group: str) -> None:
     """
     if not options.is_exactly_once:
         return
-    timeout_ms = options.transaction_timeout_ms
-    _try(options, lambda client: client.abort_group(group, timeout_ms=timeout_ms))
+    _try(options, lambda client: client.abort_group(group))
 
 
 def until_seen(options: WriteOptions, members: Sequence[Member]) -> None:
@@ -287,14 +422,17 @@ def _members(messages: Sequence[WriterCommitMessage | None]) -> list[Member]:
     return [one.member for one in messages if isinstance(one, Written) and one.member is not None]
 
 
-def _after(messages: Sequence[WriterCommitMessage | None]) -> int | None:
+def _found(messages: Sequence[WriterCommitMessage | None]) -> Found | None:
+    """The newest decision that a task has found."""
+    found = [one.found for one in messages if isinstance(one, Written) and one.found is not None]
+    return max(found, key=lambda one: one.batch_id, default=None)
+
+
+def _after(batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> int | None:
     """The decision that the batch follows: the newest that a task which wrote has found."""
-    found = [
-        one.after
-        for one in messages
-        if isinstance(one, Written) and one.member is not None and one.after is not None
-    ]
-    return max(found, default=None)
+    wrote = [one for one in messages if isinstance(one, Written) and one.member is not None]
+    found = _found(wrote)
+    return found.batch_id if found is not None and found.group == batch.group else None
 
 
 def _abort(options: WriteOptions, members: Sequence[Member]) -> None:

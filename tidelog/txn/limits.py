@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Limits:
     """The settings of the coordinator, with Kafka's names beside them."""
 
-    timeout_max_ms: int = 15 * 60 * 1000  # transaction.max.timeout.ms
+    timeout_max_ms: int = 24 * 60 * 60 * 1000  # transaction.max.timeout.ms
     id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000  # transactional.id.expiration.ms
     completion_wait_ms: int = 1_000
     """So long may a partition's entry into the next transaction wait for the end of the one before.

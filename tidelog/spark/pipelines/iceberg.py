@@ -2,8 +2,9 @@
 
 Rule 1: a batch's files and the note that the batch is written are one commit. Whoever writes one
         looks for the note first, so a batch that Spark repeats after a crash is there once.
-Rule 2: the note is a property of the table, for each query the number of its last batch; it stays
-        when snapshots expire. The snapshot has it, too, for people.
+Rule 2: the note is a property of the table, for each query the number of its last batch and what
+        that batch was (`spark/proofs.py`); it stays when snapshots expire. The snapshot has the
+        number, too, for people. A batch of the same number that is another one is refused.
 Rule 3: a directory's name is used by one attempt only. An attempt that came to nothing removes its
         own; what else no snapshot names was left by a crash, and may be removed.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
+from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.expiring import Expiry
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "tidelog"
 WRITTEN: Final = "tidelog.batch-written."
+PROOF: Final = "tidelog.batch-proof."
 COMMITS_MAX: Final = 20
 """Others may commit to the same table; each time somebody wins, so this many rarely lose."""
 
@@ -126,6 +129,8 @@ class TableWriter:
     name: str
     upkeep: Upkeep | None = field(default_factory=Upkeep)
     patience: Patience = field(default_factory=Patience)
+    checkpoint: str | None = None
+    """Of the query, which says what its batches read."""
 
     def write(self, frame: "DataFrame", query: str, batch: int) -> int:
         """Add a batch unless it is there; how many rows that were.
@@ -138,14 +143,17 @@ class TableWriter:
 
     def _write(self, frame: "DataFrame", query: str, batch: int) -> int:
         table = self.catalog.table(self.name)
+        ends = source_ends(self.checkpoint, batch, query=query)
         if written(table.properties, query) >= batch:
             # Windows and watermarks are kept by the rows going by, so they must.
-            frame.write.format("noop").mode("overwrite").save()
+            rows = _pass_by(frame)
+            self._check_replay(table, query, batch, Proof.of_rows(rows, ends))
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         files = self._write_files(frame, table, location)
-        if files and self._commit(table, list(files), query, batch):
-            return sum(files.values())
+        proof = Proof.of_rows(sum(files.values()), ends)
+        if files and self._commit(table, list(files), query, batch, proof):
+            return proof.rows
         filesystem, path = _find(table, location)
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
@@ -167,7 +175,24 @@ class TableWriter:
         check_rows(location, written=rows, found=sum(files.values()))
         return files
 
-    def _commit(self, table: "Table", files: list[str], query: str, batch: int) -> bool:
+    def _check_replay(self, table: "Table", query: str, batch: int, proof: Proof) -> None:
+        """Refuse to pass over a batch that is not the one that was written under its number."""
+        newest = written(table.properties, query)
+        why = difference(Proof.decode(table.properties.get(f"{PROOF}{query}")), proof)
+        if newest > batch:
+            why = f"the newest that was written is {newest}, and only that comes again"
+        if why is not None:
+            raise OtherContent(
+                f"batch {batch} of query {query} into table {self.name} was not written: {why}. The "
+                "checkpoint is older than the table, or was repaired. Begin with a new checkpoint "
+                "where the written batch ended; or have all written that comes, again too, after "
+                f"the table's properties {WRITTEN}{query} and {PROOF}{query} are removed "
+                "(docs/pipelines.md says how)"
+            )
+
+    def _commit(
+        self, table: "Table", files: list[str], query: str, batch: int, proof: Proof
+    ) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -178,7 +203,11 @@ class TableWriter:
                     transaction.add_files(
                         files, snapshot_properties=told, check_duplicate_files=False
                     )
-                    transaction.set_properties({f"{WRITTEN}{query}": str(batch)})
+                    noted = {
+                        f"{WRITTEN}{query}": str(batch),
+                        f"{PROOF}{query}": proof.encode().decode(),
+                    }
+                    transaction.set_properties(noted)
                 if self.upkeep is not None:
                     self.upkeep.after_commit(table)
                 return True
@@ -187,6 +216,7 @@ class TableWriter:
                 # Another driver of the same query may have been faster. This one was not:
                 # pyiceberg says so only of commits that were not done, and removes its manifests.
                 if written(table.properties, query) >= batch:
+                    self._check_replay(table, query, batch, proof)
                     return False
                 if attempt == COMMITS_MAX:
                     raise
@@ -209,6 +239,16 @@ def upkeep_of(sink: Sink) -> Upkeep | None:
 def written(properties: Mapping[str, str], query: str) -> int:
     """The last batch of a query that a table has; -1 if none."""
     return int(properties.get(f"{WRITTEN}{query}", -1))
+
+
+def _pass_by(frame: "DataFrame") -> int:
+    """Let the rows go by, and count them."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    frame.observe(seen, count(lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
 
 
 def arrow_schema(schema: "StructType") -> "pa.Schema":

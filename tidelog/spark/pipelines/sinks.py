@@ -88,7 +88,7 @@ def _start(
         )
     match sink.kind:
         case "iceberg":
-            writer = _into_iceberg(pipeline, sink, frame, patience)
+            writer = _into_iceberg(pipeline, name, sink, frame, patience)
         case "parquet":
             writer = frame.writeStream.format("parquet").option("path", pipeline.path(sink.parquet))
             writer = writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
@@ -102,9 +102,13 @@ def _start(
         writer.options(**options_of(sink.options))
         .outputMode(sink.mode or "append")
         .queryName(name)
-        .option("checkpointLocation", f"{pipeline.path(pipeline.checkpoint)}/{name}")
+        .option("checkpointLocation", _checkpoint(pipeline, name))
         .start()
     )
+
+
+def _checkpoint(pipeline: Pipeline, name: str) -> str:
+    return f"{pipeline.path(pipeline.checkpoint)}/{name}"
 
 
 def _into_topic(
@@ -119,7 +123,7 @@ def _into_topic(
         return records.writeStream.format(FORMAT).options(**told)
     # Spark lets sinks in Python append only. So each batch is a write of its own, which has the
     # query and the number of the batch in its transaction: one that is repeated is there once.
-    told |= options_of(sink.options)
+    told |= options_of(sink.options) | {"checkpointLocation": _checkpoint(pipeline, name)}
 
     def write(batch: "DataFrame", number: int) -> None:
         writer = batch.write.format(FORMAT).mode("append").options(**told)
@@ -129,18 +133,19 @@ def _into_topic(
 
 
 def _into_iceberg(
-    pipeline: Pipeline, sink: Sink, frame: "DataFrame", patience: Patience
+    pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame", patience: Patience
 ) -> "DataStreamWriter":
     catalog = Catalog.of(pipeline, sink.catalog)
+    checkpoint = _checkpoint(pipeline, name)
     table: TableWriter | UpsertWriter
     if sink.upsert:
         check_store(str(catalog.properties.get("warehouse", "")))
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
-        table = UpsertWriter(catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience)
+        table = UpsertWriter(catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience, checkpoint)
     else:
         schema = frame.schema
-        table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience)
+        table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience, checkpoint)
     what = f"the catalog of table {sink.iceberg}"
     patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema))
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of, written
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, parse
+from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables.counting import RowsMissing
 from tidelog.spark.tables.waiting import Patience, StoppedWaiting
 
@@ -31,15 +32,9 @@ class Frame:
     def write(self) -> "Frame":
         return self
 
-    def format(self, name: str) -> "Frame":
-        assert name == "noop"
-        return self
-
-    def mode(self, _: str) -> "Frame":
-        return self
-
-    def save(self) -> None:
+    def pass_by(self) -> int:
         self.passed_by += 1
+        return len(self.rows)
 
     def parquet(self, location: str) -> None:
         self.written += 1
@@ -59,6 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(frame.rows)
 
     monkeypatch.setattr(iceberg, "write_parquet", write_parquet)
+    monkeypatch.setattr(iceberg, "_pass_by", Frame.pass_by)
 
 
 @pytest.fixture
@@ -100,14 +96,50 @@ def test_batches_of_several_queries_are_added_one_after_another(catalog: Catalog
 
 def test_a_batch_that_is_repeated_is_there_once(catalog: Catalog) -> None:
     add(catalog, Frame([NORTH]), "q1", 3)
-    again, older = Frame([NORTH]), Frame([SOUTH])
+    again = Frame([NORTH])
 
     assert add(catalog, again, "q1", 3) == 0
-    assert add(catalog, older, "q1", 2) == 0
 
     assert rows(catalog) == [NORTH]
-    assert again.written == older.written == 0
-    assert again.passed_by == older.passed_by == 1, "what Spark keeps of them is kept anew"
+    assert (again.written, again.passed_by) == (0, 1), "what Spark keeps of them is kept anew"
+
+
+def test_a_batch_that_is_not_the_one_that_was_written_is_refused(catalog: Catalog) -> None:
+    add(catalog, Frame([NORTH]), "q1", 3)
+
+    with pytest.raises(OtherContent, match="batch 2 of query q1 .* the newest .* is 3"):
+        add(catalog, Frame([NORTH]), "q1", 2)
+    with pytest.raises(OtherContent, match="batch 3 of query q1 .* 1 rows, and this run's has 2"):
+        add(catalog, Frame([NORTH, SOUTH]), "q1", 3)
+    assert rows(catalog) == [NORTH]
+
+    with catalog.table("sales.orders").transaction() as change:  # as docs/pipelines.md says
+        change.remove_properties("tidelog.batch-written.q1", "tidelog.batch-proof.q1")
+    assert add(catalog, Frame([SOUTH]), "q1", 3) == 1
+
+
+def test_a_batch_is_known_by_its_sources_ends_where_the_checkpoint_tells_them(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"q1"}')
+
+    def write(frame: Frame, end: int) -> int:
+        (tmp_path / "checkpoint" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"t":{{"0":{end}}}}}')
+        writer = TableWriter(catalog, "sales.orders", str(tmp_path / "checkpoint"))
+        return writer.write(frame, "q1", 0)  # type: ignore[arg-type]
+
+    assert write(Frame([NORTH]), 4) == 1
+    assert write(Frame([NORTH, SOUTH]), 4) == 0, "its rows may differ"
+    with pytest.raises(OtherContent, match=r'ends \{"t":\{"0":4\}\}, and this run\'s ends at'):
+        write(Frame([NORTH]), 6)
+
+
+def test_a_batch_that_was_noted_without_what_it_was_is_passed_over(catalog: Catalog) -> None:
+    with catalog.table("sales.orders").transaction() as change:
+        change.set_properties({"tidelog.batch-written.q1": "3"})
+
+    assert add(catalog, Frame([NORTH]), "q1", 3) == 0
 
 
 def test_the_note_stands_in_the_table_and_in_the_snapshot(catalog: Catalog) -> None:
