@@ -111,9 +111,9 @@ def test_a_batch_with_an_application_and_a_version_is_written_once(spark, topics
         topics.append(rows, topic, txnAppId=topic, txnVersion=str(version))
     assert len(topics.values(topic)) == 20
 
-    with pytest.raises(Exception, match="txnVersion 1 .* was not written: the newest .* is 2"):
+    with pytest.raises(Exception, match=r"txnVersion 1 .* was not written: the newest .* is 2"):
         topics.append(rows, topic, txnAppId=topic, txnVersion="1")
-    with pytest.raises(Exception, match="txnVersion 2 .* was not written: .* 10 rows, .* has 9"):
+    with pytest.raises(Exception, match=r"txnVersion 2 .* was not written: .* 10 rows, .* has 9"):
         topics.append(rows.where("value > 0"), topic, txnAppId=topic, txnVersion="2")
     assert len(topics.values(topic)) == 20
 

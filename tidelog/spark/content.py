@@ -3,7 +3,7 @@
 Rule 1: no loop runs over the records, and the cost is far below that of writing them. So not every
         byte is mixed into a record's hash, but four words of each column: its beginning, its
         middle and its end. All of the bytes are summed up beside.
-Rule 2: it tells by accident whether two batches differ, not on purpose: nothing here is for secrets.
+Rule 2: nobody is kept from making other records with the same numbers; accidents do not.
 """
 
 from collections.abc import Iterable

@@ -4,8 +4,8 @@ A number alone does not tell a replay from other rows. A checkpoint that was res
 or repaired, counts again from where it was, and what its batches hold by then is something else.
 
 Rule 1: a batch of a stream is what its sources' ends say, where both sides know them. Spark writes
-        them into the checkpoint before it runs the batch, and a replay has the same. Rows need not be
-        the same: a step may have drawn numbers.
+        them into the checkpoint before it runs the batch, and a replay has the same. Its rows need
+        not be the same: a step may have drawn numbers.
 Rule 2: otherwise it is its rows: how many, and what `content.py` makes of them.
 Rule 3: a batch below the newest is none that Spark replays: it is refused whatever it holds.
 Rule 4: whoever cannot be told apart, since one side has no proof, is taken for a replay.

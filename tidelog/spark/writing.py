@@ -274,8 +274,8 @@ async def _begin(
             if error.code != ErrorCode.invalid_transaction_timeout:
                 raise
     raise ConfigError(
-        f"kafka.transaction.timeout.ms is {wanted[-1]}, and the cluster allows less: set the option "
-        "to what transaction.max.timeout.ms of the nodes is, or raise that"
+        f"kafka.transaction.timeout.ms is {wanted[-1]}, and the cluster allows less: set the "
+        "option to what transaction.max.timeout.ms of the nodes is, or raise that"
     )
 
 

@@ -207,7 +207,7 @@ def test_a_version_is_written_once_and_the_next_is_higher(cluster):
     run(cluster, version(7), "good", **given)
     run(cluster, version(7), "good", **given)
 
-    with pytest.raises(OtherContent, match="txnVersion 7 of txnAppId 'app' .* was not written"):
+    with pytest.raises(OtherContent, match=r"txnVersion 7 of txnAppId 'app' .* was not written"):
         run(cluster, version(7), "bad", **given)
     with pytest.raises(OtherContent, match="newest that was decided is 7"):
         run(cluster, version(6), "good", **given)

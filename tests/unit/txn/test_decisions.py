@@ -87,7 +87,7 @@ def test_a_replayed_batch_is_told_what_the_decided_one_was(batch_id):
     assert desk.answers[token] == Decided(batch_id=4, is_new=True)
 
     for after in (desk, desk.restart()):
-        assert after.shard.decision(GROUP).proof == b"rows 1 to 4"
+        assert after.shard.decisions()[GROUP].proof == b"rows 1 to 4"
         token = after.commit_group(GROUP, batch_id, proof=b"rows 1 to 6")
         assert after.answers[token] == Decided(4, is_new=False, proof=b"rows 1 to 4")
 

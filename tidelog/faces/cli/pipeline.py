@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidelog.errors import TidelogError
+from tidelog.faces.cli import decisions
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -33,6 +34,7 @@ app = typer.Typer(
     help="Run pipelines on Spark: read topics, transform, write topics, buckets and tables.",
     no_args_is_help=True,
 )
+app.add_typer(decisions.app, name="decisions")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The pipeline's folder.")]
 OtherBootstrap = Annotated[

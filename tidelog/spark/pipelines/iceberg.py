@@ -183,10 +183,10 @@ class TableWriter:
             why = f"the newest that was written is {newest}, and only that comes again"
         if why is not None:
             raise OtherContent(
-                f"batch {batch} of query {query} into table {self.name} was not written: {why}. The "
-                "checkpoint is older than the table, or was repaired. Begin with a new checkpoint "
-                "where the written batch ended; or have all written that comes, again too, after "
-                f"the table's properties {WRITTEN}{query} and {PROOF}{query} are removed "
+                f"batch {batch} of query {query} into table {self.name} was not written: {why}. "
+                "The checkpoint is older than the table, or was repaired. Begin with a new "
+                "checkpoint where the written batch ended; or have all written that comes, again "
+                f"too, after the table's properties {WRITTEN}{query} and {PROOF}{query} are removed "
                 "(docs/pipelines.md says how)"
             )
 

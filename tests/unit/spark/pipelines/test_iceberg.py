@@ -107,9 +107,9 @@ def test_a_batch_that_is_repeated_is_there_once(catalog: Catalog) -> None:
 def test_a_batch_that_is_not_the_one_that_was_written_is_refused(catalog: Catalog) -> None:
     add(catalog, Frame([NORTH]), "q1", 3)
 
-    with pytest.raises(OtherContent, match="batch 2 of query q1 .* the newest .* is 3"):
+    with pytest.raises(OtherContent, match=r"batch 2 of query q1 .* the newest .* is 3"):
         add(catalog, Frame([NORTH]), "q1", 2)
-    with pytest.raises(OtherContent, match="batch 3 of query q1 .* 1 rows, and this run's has 2"):
+    with pytest.raises(OtherContent, match=r"batch 3 of query q1 .* 1 rows, and this run's has 2"):
         add(catalog, Frame([NORTH, SOUTH]), "q1", 3)
     assert rows(catalog) == [NORTH]
 
