@@ -9,6 +9,8 @@ from tests.spark.topics import values
 from tidelog.model import TopicPartition
 from tidelog.spark.asking import ask
 from tidelog.spark.options import read_options
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
+from tidelog.spark.pipelines.sinks import query_id
 
 
 def run(writer, tmp_path, **trigger):
@@ -126,6 +128,35 @@ def test_a_restored_checkpoint_fails_a_copied_one_writes_elsewhere_and_a_replay_
         copy("restored", out)
     assert "tidelog pipeline decisions reset spark." in str(told.value)
     assert topics.values(out) == [b"%d" % n for n in range(1, 7)]
+
+
+def test_a_table_refuses_a_batch_of_a_restored_checkpoint_and_passes_over_a_replay(
+    spark, topics, topic, tmp_path
+):
+    catalog = Catalog(
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    )
+    frame = topics.stream(spark, topic).selectExpr("cast(value as string) value", "offset")
+    catalog.prepare("t.t", frame.schema)
+
+    def copy(checkpoint, *, reads_checkpoint):
+        where = str(tmp_path / checkpoint / "checkpoint") if reads_checkpoint else None
+        table = TableWriter(catalog, "t.t", where)
+        write = frame.writeStream.foreachBatch(lambda b, n: table.write(b, query_id(b), n) and None)
+        run(write, tmp_path / checkpoint)
+
+    topics.make(topic)
+    topics.put(topic, values("1", "2"))
+    copy("first", reads_checkpoint=True)
+    shutil.rmtree(tmp_path / "first" / "checkpoint" / "commits")
+    shutil.copytree(tmp_path / "first", tmp_path / "restored")
+    shutil.rmtree(tmp_path / "restored" / "checkpoint" / "offsets")
+    topics.put(topic, values("3"))
+    copy("first", reads_checkpoint=False)
+    assert len(catalog.table("t.t").scan().to_arrow()) == 3
+
+    with pytest.raises(Exception, match=r"into table t\.t was not written: the newest"):
+        copy("restored", reads_checkpoint=True)
 
 
 def test_batches_written_by_hand_with_the_query_s_id_are_not_lost_with_a_new_checkpoint(

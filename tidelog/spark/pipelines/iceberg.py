@@ -186,8 +186,8 @@ class TableWriter:
                 f"batch {batch} of query {query} into table {self.name} was not written: {why}. "
                 "The checkpoint is older than the table, or was repaired. Begin with a new "
                 "checkpoint where the written batch ended; or have all written that comes, again "
-                f"too, after the table's properties {WRITTEN}{query} and {PROOF}{query} are removed "
-                "(docs/pipelines.md says how)"
+                f"too, after the table's properties {WRITTEN}{query} and {PROOF}{query} are "
+                "removed (docs/pipelines.md says how)"
             )
 
     def _commit(
