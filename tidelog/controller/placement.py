@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from tidelog.controller.image import ClusterImage, TopicImage
-from tidelog.errors import InvalidReplicationFactor
+from tidelog.errors import EligibleLeadersNotAvailable, InvalidReplicationFactor
 from tidelog.model import NodeId
 
 
@@ -56,8 +56,8 @@ def check_replication(among: Sequence[Candidate], replication: int) -> None:
             f"ask for 1 to {len(among)}"
         )
     if not any(broker.is_active for broker in among):
-        raise InvalidReplicationFactor(
-            f"none of the {len(among)} brokers is there, so nobody could lead; start one"
+        raise EligibleLeadersNotAvailable(
+            f"none of the {len(among)} brokers is there, so nobody could lead; start one, and retry"
         )
 
 

@@ -29,6 +29,7 @@ from tidelog.controller.records import (
     cluster_id_of,
 )
 from tidelog.errors import (
+    EligibleLeadersNotAvailable,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -293,7 +294,7 @@ def test_a_broker_that_is_away_neither_leads_nor_is_in_sync_with_what_it_is_give
 def test_a_cluster_without_any_broker_there_takes_no_topic():
     image = image_after(*cluster(1), BrokerFenced(node=1, broker_epoch=1))
 
-    with pytest.raises(InvalidReplicationFactor, match="start one"):
+    with pytest.raises(EligibleLeadersNotAvailable, match="start one"):
         create(image)
 
 

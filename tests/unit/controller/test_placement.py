@@ -13,7 +13,7 @@ from tidelog.controller.records import (
     NodeConfigChanged,
     TopicCreated,
 )
-from tidelog.errors import InvalidReplicationFactor
+from tidelog.errors import EligibleLeadersNotAvailable, InvalidReplicationFactor
 
 
 def brokers(*nodes, racks=None):
@@ -159,12 +159,17 @@ def test_brokers_that_are_away_are_used_last_and_do_not_lead():
         ([], 1, "1 replicas cannot be placed on 0 nodes"),
         (brokers(1, 2), 3, "3 replicas cannot be placed on 2 nodes; ask for 1 to 2"),
         (brokers(1, 2), 0, "0 replicas"),
-        ([Candidate(node=1, is_active=False)], 1, "none of the 1 brokers is there"),
     ],
 )
 def test_what_cannot_be_placed_is_refused_with_the_reason(among, replication, why):
     with pytest.raises(InvalidReplicationFactor, match=why):
         place(among, partitions=1, replication=replication)
+
+
+def test_a_topic_is_refused_for_now_while_no_broker_is_there():
+    with pytest.raises(EligibleLeadersNotAvailable, match="none of the 1 brokers") as refused:
+        place([Candidate(node=1, is_active=False)], partitions=1, replication=1)
+    assert refused.value.retriable
 
 
 def test_a_broker_that_is_cordoned_gets_nothing_though_others_are_few():
