@@ -130,7 +130,7 @@ def test_a_table_refuses_a_batch_of_a_restored_checkpoint_and_passes_over_a_repl
 
     def copy(checkpoint, *, reads_checkpoint):
         where = str(tmp_path / checkpoint / "checkpoint") if reads_checkpoint else None
-        table = TableWriter(catalog, "t.t", where)
+        table = TableWriter(catalog, "t.t", checkpoint=where)
         write = frame.writeStream.foreachBatch(lambda b, n: table.write(b, query_id(b), n) and None)
         run(write, tmp_path / checkpoint)
 

@@ -24,6 +24,7 @@ from tidelog.model import Endpoint
 from tidelog.records import Record, decode_batch, encode_batch, read_header
 from tidelog.simulation.host import SimulatedClock
 from tidelog.spark import asking, writing
+from tidelog.spark.content import Content
 from tidelog.spark.filters import take
 from tidelog.spark.options import read_options, write_options
 from tidelog.spark.placing import Output
@@ -31,7 +32,7 @@ from tidelog.spark.reading import DataLost
 from tidelog.spark.rows import parse_json, projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
 from tidelog.spark.streaming import StreamReader
-from tidelog.spark.writing import BatchWriter, NotDecided, Written
+from tidelog.spark.writing import Batch, BatchWriter, NotDecided, Written
 from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
@@ -242,7 +243,7 @@ def test_a_write_that_was_decided_does_not_fail_because_nobody_can_see_it_yet(mo
 
     monkeypatch.setattr(asking, "ask", ask)
     writer = BatchWriter(write_options(AT | {"topic": "t"}, streaming=False), SCHEMA)
-    writer.commit([Written("spark.g", 0, 1, MEMBER)])
+    writer.commit([Written(Batch("spark.g", 0), Content(rows=1), MEMBER)])
 
 
 def test_nobody_says_that_nothing_was_committed_who_does_not_know(monkeypatch):
@@ -252,7 +253,9 @@ def test_nobody_says_that_nothing_was_committed_who_does_not_know(monkeypatch):
     monkeypatch.setattr(asking, "ask", ask)
     options = write_options(AT | {"topic": "t"}, streaming=True)
     with pytest.raises(Exception) as caught:
-        writing.decide(options, [Written("spark.g", 0, 1, MEMBER)], Counting.QUERY)
+        writing.decide(
+            options, [Written(Batch("spark.g", 0), Content(rows=1), MEMBER)], Counting.QUERY
+        )
     assert not isinstance(caught.value, NotDecided)
     assert "nothing of it will be seen" not in str(caught.value)
 

@@ -2,9 +2,8 @@
 
 Rule 1: a batch's files and the note that the batch is written are one commit. Whoever writes one
         looks for the note first, so a batch that Spark repeats after a crash is there once.
-Rule 2: the note is a property of the table, for each query the number of its last batch and what
-        that batch was (`spark/proofs.py`); it stays when snapshots expire. The snapshot has the
-        number, too, for people. A batch of the same number that is another one is refused.
+Rule 2: the note (`tables/notes.py`) says what the batch was, too: another one of the same number is
+        refused. The snapshot has the number as well, for people.
 Rule 3: a directory's name is used by one attempt only. An attempt that came to nothing removes its
         own; what else no snapshot names was left by a crash, and may be removed.
 """
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
-from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
+from tidelog.spark.proofs import Proof, source_ends
 from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.expiring import Expiry
+from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience, told_as_away
 from tidelog.spark.tables.writing import is_sparks_own, write_files
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "tidelog"
-WRITTEN: Final = "tidelog.batch-written."
-PROOF: Final = "tidelog.batch-proof."
 COMMITS_MAX: Final = 20
 """Others may commit to the same table; each time somebody wins, so this many rarely lose."""
 
@@ -147,14 +145,14 @@ class TableWriter:
         if written(table.properties, query) >= batch:
             # Windows and watermarks are kept by the rows going by, so they must.
             rows = _pass_by(frame)
-            self._check_replay(table, query, batch, Proof.of_rows(rows, ends))
+            check_replay(table, self.name, query, batch, Proof.of_rows(rows, ends))
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         files = self._write_files(frame, table, location)
         proof = Proof.of_rows(sum(files.values()), ends)
         if files and self._commit(table, list(files), query, batch, proof):
             return proof.rows
-        filesystem, path = _find(table, location)
+        filesystem, path = find(table, location)
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
         return 0
@@ -169,26 +167,11 @@ class TableWriter:
         except Exception:
             # Spark says of a store that is away only that a job has failed: so it is asked.
             with told_as_away(f"the store of table {self.name}"):
-                _files(table, location)
+                files_of(table, location)
             raise
-        files = {file: count for file, count in _files(table, location).items() if count}
+        files = {file: count for file, count in files_of(table, location).items() if count}
         check_rows(location, written=rows, found=sum(files.values()))
         return files
-
-    def _check_replay(self, table: "Table", query: str, batch: int, proof: Proof) -> None:
-        """Refuse to pass over a batch that is not the one that was written under its number."""
-        newest = written(table.properties, query)
-        why = difference(Proof.decode(table.properties.get(f"{PROOF}{query}")), proof)
-        if newest > batch:
-            why = f"the newest that was written is {newest}, and only that comes again"
-        if why is not None:
-            raise OtherContent(
-                f"batch {batch} of query {query} into table {self.name} was not written: {why}. "
-                "The checkpoint is older than the table, or was repaired. Begin with a new "
-                "checkpoint where the written batch ended; or have all written that comes, again "
-                f"too, after the table's properties {WRITTEN}{query} and {PROOF}{query} are "
-                "removed (docs/pipelines.md says how)"
-            )
 
     def _commit(
         self, table: "Table", files: list[str], query: str, batch: int, proof: Proof
@@ -203,11 +186,7 @@ class TableWriter:
                     transaction.add_files(
                         files, snapshot_properties=told, check_duplicate_files=False
                     )
-                    noted = {
-                        f"{WRITTEN}{query}": str(batch),
-                        f"{PROOF}{query}": proof.encode().decode(),
-                    }
-                    transaction.set_properties(noted)
+                    transaction.set_properties(note(query, batch, proof))
                 if self.upkeep is not None:
                     self.upkeep.after_commit(table)
                 return True
@@ -216,7 +195,7 @@ class TableWriter:
                 # Another driver of the same query may have been faster. This one was not:
                 # pyiceberg says so only of commits that were not done, and removes its manifests.
                 if written(table.properties, query) >= batch:
-                    self._check_replay(table, query, batch, proof)
+                    check_replay(table, self.name, query, batch, proof)
                     return False
                 if attempt == COMMITS_MAX:
                     raise
@@ -234,11 +213,6 @@ def upkeep_of(sink: Sink) -> Upkeep | None:
         ),
         file_bytes=told.file_mib * 1024 * 1024,
     )
-
-
-def written(properties: Mapping[str, str], query: str) -> int:
-    """The last batch of a query that a table has; -1 if none."""
-    return int(properties.get(f"{WRITTEN}{query}", -1))
 
 
 def _pass_by(frame: "DataFrame") -> int:
@@ -267,12 +241,12 @@ def _namespace(name: str) -> str:
     return namespace
 
 
-def _files(table: "Table", location: str) -> dict[str, int]:
+def files_of(table: "Table", location: str) -> dict[str, int]:
     """The Parquet files that Spark has written, and how many rows each has."""
     import pyarrow.parquet as pq
     from pyarrow import fs
 
-    files, path = _find(table, location)
+    files, path = find(table, location)
     found = {}
     for entry in files.get_file_info(fs.FileSelector(path, allow_not_found=True)):
         if entry.path.endswith(".parquet"):
@@ -282,6 +256,6 @@ def _files(table: "Table", location: str) -> dict[str, int]:
     return found
 
 
-def _find(table: "Table", location: str) -> "tuple[fs.FileSystem, str]":
+def find(table: "Table", location: str) -> "tuple[fs.FileSystem, str]":
     """The filesystem of a location, and its path there."""
     return Storage.of(table.io.properties).find(location)

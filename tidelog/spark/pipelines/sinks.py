@@ -142,7 +142,9 @@ def _into_iceberg(
         check_store(str(catalog.properties.get("warehouse", "")))
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
-        table = UpsertWriter(catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience, checkpoint)
+        table = UpsertWriter(
+            catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience, checkpoint
+        )
     else:
         schema = frame.schema
         table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience, checkpoint)

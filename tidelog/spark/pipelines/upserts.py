@@ -18,17 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 from tidelog.spark.pipelines.expressions import quoted
-from tidelog.spark.pipelines.iceberg import (
-    COMMITS_MAX,
-    WRITTEN,
-    Catalog,
-    _files,
-    _find,
-    written,
-)  # fmt: skip
+from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog, files_of, find
 from tidelog.spark.pipelines.spec import Sink, SpecError
+from tidelog.spark.proofs import Proof, source_ends
 from tidelog.spark.tables.commits import data_file, tried_once
 from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
 from tidelog.spark.tables.writing import is_sparks_own
@@ -102,6 +97,8 @@ class UpsertWriter:
     key: tuple[str, ...]
     upkeep: Upkeep | None = field(default_factory=Upkeep)
     patience: Patience = field(default_factory=Patience)
+    checkpoint: str | None = None
+    """Of the query, which says what its batches read."""
 
     def write(self, changes: "DataFrame", query: str, batch: int) -> int:
         """Apply a batch unless that was done; how many rows were written for it."""
@@ -109,17 +106,16 @@ class UpsertWriter:
         return self.patience.until_there(what, lambda: self._write(changes, query, batch))
 
     def _write(self, changes: "DataFrame", query: str, batch: int) -> int:
-        if written(self.catalog.table(self.name).properties, query) >= batch:
-            changes.write.format("noop").mode("overwrite").save()
-            return 0
         # It is used several times, and must be the same each time.
         latest = self._latest(changes).persist()
         try:
+            proof = Proof.of_rows(latest.count(), source_ends(self.checkpoint, batch, query=query))
             for _ in range(COMMITS_MAX):
                 table = self.catalog.table(self.name)
                 if written(table.properties, query) >= batch:
+                    check_replay(table, self.name, query, batch, proof)
                     return 0
-                rows = self._attempt(table, latest, query, batch)
+                rows = self._attempt(table, latest, query, batch, proof)
                 if rows is not None:
                     return rows
         finally:
@@ -137,7 +133,9 @@ class UpsertWriter:
         last = by_key.agg(expr(f"max_by(struct({ROW}, {DELETE}), {ORDER})").alias("last"))
         return last.selectExpr(f"last.{ROW}.*", f"last.{DELETE} AS {DELETE}")
 
-    def _attempt(self, table: "Table", latest: "DataFrame", query: str, batch: int) -> int | None:
+    def _attempt(
+        self, table: "Table", latest: "DataFrame", query: str, batch: int, proof: Proof
+    ) -> int | None:
         """Write and commit; None, if the table has moved on meanwhile."""
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
@@ -150,7 +148,7 @@ class UpsertWriter:
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         parallel = out.sparkSession.sparkContext.defaultParallelism
         rows = write_parquet(out.coalesce(parallel), location)
-        found = _files(table, location)
+        found = files_of(table, location)
         check_rows(location, written=rows, found=sum(found.values()))
         added = [data_file(table, file, _nowhere()) for file, count in found.items() if count]
         told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
@@ -166,7 +164,7 @@ class UpsertWriter:
                         update.delete_data_file(task.file)
                 transaction.set_properties(
                     {
-                        f"{WRITTEN}{query}": str(batch),
+                        **note(query, batch, proof),
                         NAMES: table.schema().name_mapping.model_dump_json(),
                     }
                 )
@@ -208,7 +206,7 @@ class UpsertWriter:
         return session.read.schema(schema).parquet(*(task.file.file_path for task in tasks))
 
     def _remove(self, table: "Table", location: str) -> None:
-        filesystem, path = _find(table, location)
+        filesystem, path = find(table, location)
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
 

@@ -11,10 +11,11 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType, Time
 from sqlalchemy.exc import OperationalError
 
 from tidelog.spark.pipelines import iceberg
-from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of, written
+from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, parse
 from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables.counting import RowsMissing
+from tidelog.spark.tables.notes import written
 from tidelog.spark.tables.waiting import Patience, StoppedWaiting
 
 SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
@@ -126,7 +127,7 @@ def test_a_batch_is_known_by_its_sources_ends_where_the_checkpoint_tells_them(
 
     def write(frame: Frame, end: int) -> int:
         (tmp_path / "checkpoint" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"t":{{"0":{end}}}}}')
-        writer = TableWriter(catalog, "sales.orders", str(tmp_path / "checkpoint"))
+        writer = TableWriter(catalog, "sales.orders", checkpoint=str(tmp_path / "checkpoint"))
         return writer.write(frame, "q1", 0)  # type: ignore[arg-type]
 
     assert write(Frame([NORTH]), 4) == 1
@@ -260,14 +261,14 @@ def test_a_store_that_spark_cannot_write_to_is_waited_for_if_it_is_away(
                 raise ValueError("Job aborted due to stage failure")
             super().parquet(location)
 
-    frame, files = Unwritten([NORTH]), iceberg._files
+    frame, files = Unwritten([NORTH]), iceberg.files_of
 
     def listed(*told: Any) -> Any:
         if frame.written < 3:
             raise TimeoutError("the store does not answer")
         return files(*told)
 
-    monkeypatch.setattr(iceberg, "_files", listed)
+    monkeypatch.setattr(iceberg, "files_of", listed)
     patience = Patience(first_seconds=0.001)
 
     TableWriter(catalog, "sales.orders", patience=patience).write(frame, "q1", 0)  # type: ignore[arg-type]
