@@ -5,12 +5,17 @@ import shutil
 
 import pytest
 
-from tests.spark.topics import values
+from tests.spark.topics import NOW_MS, values
 from tidelog.model import TopicPartition
+from tidelog.records import Record
 from tidelog.spark.asking import ask
+from tidelog.spark.columns import PLAIN
 from tidelog.spark.options import read_options
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
 from tidelog.spark.pipelines.sinks import query_id
+from tidelog.spark.reading import DataLost
+from tidelog.spark.rows import projection, spark_schema
+from tidelog.spark.streaming import StreamReader
 
 
 def run(writer, tmp_path, **trigger):
@@ -37,9 +42,9 @@ def test_a_stream_takes_what_is_there_in_parts_and_goes_on_where_it_was(
     query = copy()
     assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [40, 40, 20]
     last = query.lastProgress.sources[0]
-    assert (
-        json.loads(last.endOffset) == json.loads(last.latestOffset) == {topic: {"0": 50, "1": 50}}
-    )
+    end = json.loads(last.endOffset)
+    assert end.pop("@")["topics"].keys() == {topic}
+    assert end == json.loads(last.latestOffset) == {topic: {"0": 50, "1": 50}}
 
     topics.put(topic, values("late"))
     copy()
@@ -59,8 +64,8 @@ def test_a_query_is_a_group_whose_lag_is_what_spark_says(spark, topics, topic, t
     )
     try:
         query.processAllAvailable()
-        options = {**topics.options, "subscribe": topic, "groupIdPrefix": "watched"}
-        group = read_options(options, streaming=True).group
+        end = json.loads(query.lastProgress.sources[0].endOffset)
+        group = f"watched-{end['@']['query']}"
         assert topics.group(group) == {TopicPartition(topic, 0): 6}
         # What has come since is behind: as the group tells it, and as Spark does.
         topics.put(topic, values("g"))
@@ -187,6 +192,43 @@ def test_a_topic_that_vanishes_in_mid_query_is_data_lost(spark, topics, topic, t
         query.awaitTermination()
 
 
+def test_a_first_batch_that_is_repeated_begins_where_it_began(spark, topics, topic, tmp_path):
+    """Spark asks for the beginning again; by now `latest` is behind what was planned."""
+    topics.make(topic)
+    topics.make(f"{topic}-out")
+    topics.put(topic, values("before"))
+
+    def copy():
+        rows = topics.stream(spark, topic, startingOffsets="latest").select("value")
+        writer = rows.writeStream.format("tidelog").options(**topics.options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.option("topic", f"{topic}-out")
+
+    query = copy().start()
+    query.processAllAvailable()
+    topics.put(topic, values("a", "b"))
+    query.processAllAvailable()
+    query.stop()
+    # What a driver leaves that dies in its first batch, if that one had these records.
+    checkpoint = tmp_path / "checkpoint"
+    for number in ("0", "1"):
+        (checkpoint / "commits" / number).unlink()
+        (checkpoint / "commits" / f".{number}.crc").unlink(missing_ok=True)
+    for file in ("offsets/.1.crc", "offsets/.0.crc"):
+        (checkpoint / file).unlink(missing_ok=True)
+    head, metadata, first = (checkpoint / "offsets" / "0").read_text().splitlines()
+    second = json.loads((checkpoint / "offsets" / "1").read_text().splitlines()[2])
+    (checkpoint / "offsets" / "1").unlink()
+    planned = json.dumps(json.loads(first) | {topic: second[topic]})
+    (checkpoint / "offsets" / "0").write_text("\n".join([head, metadata, planned]))
+    topics.put(topic, values("c"))
+
+    ran = run(copy(), tmp_path)
+
+    rows = [one.numInputRows for one in ran.recentProgress if one.numInputRows]
+    assert rows == [2, 1], "the planned range, and then what has come since"
+
+
 def test_what_a_stream_cannot_do_is_told_with_its_fix(spark, topics, topic, tmp_path):
     topics.make(topic)
     for options, words in (
@@ -195,3 +237,160 @@ def test_what_a_stream_cannot_do_is_told_with_its_fix(spark, topics, topic, tmp_
     ):
         with pytest.raises(Exception, match=words):
             run(topics.stream(spark, topic, **options).writeStream.format("noop"), tmp_path)
+
+
+# Without a JVM: what Spark would ask of a reader.
+
+
+def stream_reader(topics, topic, **options):
+    given = {**topics.options, "subscribe": topic, "startingOffsets": "earliest", **options}
+    return StreamReader(
+        read_options(given, streaming=True), projection(spark_schema(PLAIN), value_is_json=False)
+    )
+
+
+def planned(reader, start):
+    """The end of the next batch, and the values that its tasks read."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    return end, values_between(reader, start, end)
+
+
+def values_between(reader, start, end):
+    tasks = reader.partitions(start, end)
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    return [row["value"] for row in rows]
+
+
+def make_anew(topics, topic, *texts):
+    ask(topics.bootstrap, lambda client: client.delete_topic(topic))
+    topics.make(topic)
+    topics.put(topic, values(*texts))
+
+
+def test_a_topic_made_anew_is_data_lost_however_long_it_is(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values("old0", "old1", "old2"))
+    reader = stream_reader(topics, topic)
+    end, _ = planned(reader, reader.initialOffset())
+    make_anew(topics, topic, *(f"new{n}" for n in range(5)))
+
+    with pytest.raises(DataLost, match=rf"{topic} \(id .*made anew.*new checkpoint"):
+        planned(reader, end)
+    # A query that starts again does not believe its checkpoint either.
+    with pytest.raises(DataLost, match="made anew"):
+        planned(stream_reader(topics, topic), end)
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_if_records_may_be_lost(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values("old0", "old1", "old2"))
+    reader = stream_reader(topics, topic, failOnDataLoss="false")
+    end, read = planned(reader, reader.initialOffset())
+    assert read == [b"old0", b"old1", b"old2"]
+    make_anew(topics, topic, "new0", "new1", "new2", "new3")
+
+    after, read = planned(reader, end)
+    assert read == [b"new0", b"new1", b"new2", b"new3"]
+    # A repeated batch is the same one.
+    again = stream_reader(topics, topic, failOnDataLoss="false")
+    assert values_between(again, end, after) == read
+    assert planned(reader, after) == (after, [])
+
+
+def test_a_topic_made_anew_after_it_was_planned_is_not_read_in_its_place(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values("old0", "old1"))
+    strict, lax = stream_reader(topics, topic), stream_reader(topics, topic, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, strict.getDefaultReadLimit())
+    (task,) = strict.partitions(start, end)
+    make_anew(topics, topic, "new0", "new1", "new2")
+
+    with pytest.raises(DataLost, match="made anew, after"):
+        list(strict.read(task))
+    assert list(lax.read(task)) == []
+
+
+def test_offsets_of_an_older_checkpoint_go_on_and_get_their_ids(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values("a", "b"))
+    reader = stream_reader(topics, topic)
+    end, read = planned(reader, {topic: {"0": 1}})
+    assert read == [b"b"]
+    assert end[topic] == {"0": 2}
+    make_anew(topics, topic, "c", "d", "e")
+    with pytest.raises(DataLost):
+        planned(reader, end)
+
+
+def test_a_group_that_the_user_names_is_not_written_to(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values(*"abcdefghij"))
+    place = TopicPartition(topic, 0)
+    ask(topics.bootstrap, lambda client: client.commit_offsets("billing", {place: 8}))
+
+    reader = stream_reader(topics, topic, **{"kafka.group.id": "billing"})
+    end, _ = planned(reader, reader.initialOffset())
+    planned(reader, end)
+    assert topics.group("billing") == {place: 8}
+
+    told = stream_reader(topics, topic, **{"kafka.group.id": "billing", "commitOffsets": "true"})
+    told.commit(end)
+    assert topics.group("billing") == {place: 10}
+
+
+def test_each_query_has_a_group_of_its_own(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values(*"abc"))
+    first, second = stream_reader(topics, topic), stream_reader(topics, topic)
+    end, _ = planned(first, first.initialOffset())
+    planned(first, end)  # what was asked for before is done
+    second.latestOffset(second.initialOffset(), second.getDefaultReadLimit())
+
+    names = [f"spark-kafka-source-{reader._query}" for reader in (first, second)]
+    assert [topics.group(name) for name in names] == [
+        {TopicPartition(topic, 0): 3}, {TopicPartition(topic, 0): 0},
+    ]  # fmt: skip
+    # After a restart it is the same one.
+    restarted = stream_reader(topics, topic)
+    planned(restarted, end)
+    assert restarted._query == first._query
+
+
+def test_what_an_open_transaction_hides_is_behind_all_the_same(topics, topic):
+    topics.make(topic)
+    topics.put(topic, values("a"))
+
+    async def leave_open(client):
+        writer = await client.begin(f"{topic}-stuck", timeout_ms=600_000)
+        await writer.write(topic, 0, values("hidden"))
+
+    ask(topics.bootstrap, leave_open)
+    topics.put(topic, values(*"bcde"))
+    reader = stream_reader(topics, topic)
+    try:
+        end, read = planned(reader, reader.initialOffset())
+        assert read == [b"a"]
+        assert end[topic] == {"0": 1}
+        assert reader.reportLatestOffset() == {topic: {"0": 6}}
+    finally:
+        name = f"{topic}-stuck"
+        ask(topics.bootstrap, lambda client: client.abort_transaction(name, timeout_ms=60_000))
+
+
+def test_a_batch_has_about_as_many_bytes_as_it_may(topics, topic):
+    topics.make(topic, 2)
+    for partition, size in ((0, 1000), (1, 100)):
+        for _ in range(20):
+            batch = [Record(value=b"x" * size, timestamp_ms=NOW_MS) for _ in range(50)]
+            topics.put(topic, batch, partition=partition)
+    reader = stream_reader(topics, topic, maxBytesPerTrigger=str(220_000))
+    at, sizes = reader.initialOffset(), []
+    while True:
+        end, read = planned(reader, at)
+        if not read:
+            break
+        at = end
+        sizes.append(sum(map(len, read)))
+    assert sum(sizes) == 1000 * 1100
+    assert all(150_000 < size < 250_000 for size in sizes[:-1]), sizes

@@ -28,6 +28,8 @@ BACKOFF_SECONDS: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 1.0
 UNKNOWN_TOPIC_SECONDS_MAX: Final = 0.5
 """How long an unknown topic may be one whose creation has not reached every node yet."""
+UNKNOWN_ID_SECONDS_MAX: Final = 5.0
+"""The same for an id: who has it has heard of the topic, so it is worth waiting for."""
 ANSWER_SECONDS: Final = 10.0
 """Time for an answer to travel, on top of the time that the request itself may take."""
 _NO_LEADERS_ANSWERS: Final = (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out)
@@ -331,6 +333,8 @@ class Cluster:
             return self._timeout_seconds if self._reached else 0.0
         if error.code == ErrorCode.unknown_topic_or_partition:
             return min(self._timeout_seconds, UNKNOWN_TOPIC_SECONDS_MAX)
+        if error.code == ErrorCode.unknown_topic_id:
+            return min(self._timeout_seconds, UNKNOWN_ID_SECONDS_MAX)
         return self._timeout_seconds if error.retriable else 0.0
 
 

@@ -5,6 +5,8 @@ Rule 2: while one answer is worked on, the next is on its way; not more, so memo
 Rule 3: who names a rack is sent to a follower there. A follower that cannot go on (it is gone, or
         behind) is left for the leader, which knows best.
 Rule 4: offsets that are no longer there are never passed over in silence: `Missing` says which.
+Rule 5: who names the topic's id reads that topic and none of the same name that was made since:
+        `Remade` says so. A broker that knows no ids in a fetch is asked by name.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -22,10 +25,13 @@ from tidelog.errors import TidelogError
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.records import iterate_batches
 from tidelog.wire.apis import Api
+from tidelog.wire.entities import request_entity
 
 MIB: Final = 1024 * 1024
 FETCH_BYTES: Final = 8 * MIB
 WAIT_MS: Final = 500
+FETCH_BY_ID: Final = 13
+"""The version of Fetch that names topics by their ids alone."""
 
 
 class Missing(TidelogError):
@@ -36,6 +42,13 @@ class Missing(TidelogError):
         self.wanted = wanted
         self.first = first
         self.end = end
+
+
+class Remade(TidelogError):
+    """The topic with this id was deleted; another one may have its name."""
+
+    def __init__(self, what: str, topic_id: UUID) -> None:
+        super().__init__(f"{what}: the topic with id {topic_id} was deleted, and perhaps made anew")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,7 @@ class SliceReader:
     partition: int
     position: Offset
     end: Offset
+    topic_id: UUID | None = None
     read_committed: bool = True
     rack: str = ""
     fetch_bytes: int = FETCH_BYTES
@@ -124,6 +138,8 @@ class SliceReader:
         try:
             return await self.client.retry(attempt)
         except Refused as error:
+            if error.code == ErrorCode.unknown_topic_id and self.topic_id is not None:
+                raise Remade(str(self), self.topic_id) from error
             if error.code != ErrorCode.offset_out_of_range:
                 raise
             raise await self._missing(position) from error
@@ -132,30 +148,32 @@ class SliceReader:
         self, connection: Connection, position: Offset, rack: str
     ) -> tuple[Fetched, NodeId]:
         """What the broker has, and which one is nearer to the rack, if it knows one."""
-        answer: Any = await connection.call(
+        partition = {
+            "partition": self.partition,
+            "fetch_offset": position,
+            "partition_max_bytes": self.fetch_bytes,
+        }
+        by_id = self.topic_id is not None and connection.speaks(Api.FETCH, FETCH_BY_ID)
+        request = request_entity(
             Api.FETCH,
-            timeout_seconds=WAIT_MS / 1000 + ANSWER_SECONDS,
-            replica_id=NO_NODE,
-            max_wait=WAIT_MS,
-            min_bytes=1,
-            max_bytes=self.fetch_bytes,
-            isolation_level=int(self.read_committed),
-            session_id=0,
-            session_epoch=-1,
-            topics=[
-                {
-                    "topic": self.topic,
-                    "partitions": [
-                        {
-                            "partition": self.partition,
-                            "fetch_offset": position,
-                            "partition_max_bytes": self.fetch_bytes,
-                        }
-                    ],
-                }
-            ],
-            forgotten_topics_data=[],
-            rack_id=rack,
+            FETCH_BY_ID if by_id else connection.version(Api.FETCH),
+            {
+                "replica_id": NO_NODE,
+                "max_wait": WAIT_MS,
+                "min_bytes": 1,
+                "max_bytes": self.fetch_bytes,
+                "isolation_level": int(self.read_committed),
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [
+                    {"topic": self.topic, "topic_id": self.topic_id, "partitions": [partition]}
+                ],
+                "forgotten_topics_data": [],
+                "rack_id": rack,
+            },
+        )
+        answer: Any = await connection.request(
+            request, timeout_seconds=WAIT_MS / 1000 + ANSWER_SECONDS
         )
         check(answer.error_code, f"fetch from {self}")
         (one,) = answer.responses[0].partitions

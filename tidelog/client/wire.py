@@ -210,6 +210,11 @@ class Connection:
             )
         return min(high, their_high)
 
+    def speaks(self, api_key: int, version: int) -> bool:
+        """Whether the node takes this version of an API."""
+        low, high = self.versions.get(api_key, (0, -1))
+        return low <= version <= high
+
     async def call(
         self, api_key: int, *, timeout_seconds: float | None = None, **fields: Any
     ) -> Any:

@@ -1,6 +1,7 @@
 """A topic as a table that is read once."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -43,7 +44,4 @@ class FilteringReader(BatchReader):
 
 def _from_time(planner: Planner, ranges: list[OffsetRange], time_ms: int) -> list[OffsetRange]:
     firsts = planner.from_time([one.place for one in ranges], time_ms)
-    return [
-        OffsetRange(one.topic, one.partition, max(one.start, firsts[one.place]), one.end)
-        for one in ranges
-    ]
+    return [replace(one, start=max(one.start, firsts[one.place])) for one in ranges]

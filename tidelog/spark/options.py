@@ -8,7 +8,6 @@ Rule 3: names are compared without case, as Spark compares them.
 """
 
 import difflib
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -33,7 +32,12 @@ READ: Final = frozenset({
     "archive.warehouse", "archive.catalog",
 })  # fmt: skip
 READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
-READ_STREAM: Final = READ | {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+READ_STREAM: Final = READ | {
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+}
 WRITE: Final = frozenset({
     "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
     "valueFormat", "verifyReplays",
@@ -115,12 +119,15 @@ class ReadOptions:
     unmatched_time_is_latest: bool
     fail_on_data_loss: bool
     rows_max: int | None
+    bytes_max: int | None
     rows_min: int | None
     trigger_delay_ms_max: int
     tasks_min: int | None
     task_rows_max: int | None
     include_headers: bool
     group: str
+    """Empty if each query has one of its own, by `group_prefix`."""
+    group_prefix: str
     commit_offsets: bool
     rack: str
     read_committed: bool
@@ -246,8 +253,6 @@ def _used_by(name: str) -> str:
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check and read the options of a reader."""
     given = _Given(options, READ_STREAM if streaming else READ_BATCH)
-    bootstrap = given.bootstrap()
-    subscription = _subscription(given)
     rows_max = given.number("maxOffsetsPerTrigger", least=1)
     rows_min = given.number("minOffsetsPerTrigger", least=1)
     if rows_min is not None and rows_max is not None and rows_min > rows_max:
@@ -255,8 +260,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
             f"minOffsetsPerTrigger={rows_min} is more than maxOffsetsPerTrigger={rows_max}"
         )
     return ReadOptions(
-        bootstrap=bootstrap,
-        subscription=subscription,
+        bootstrap=given.bootstrap(),
+        subscription=_subscription(given),
         starting=_bound(given, "starting", "latest" if streaming else "earliest"),
         ending=_bound(given, "ending", "latest"),
         unmatched_time_is_latest=given.choice(
@@ -264,13 +269,16 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         rows_max=rows_max,
+        bytes_max=given.number("maxBytesPerTrigger", least=1),
         rows_min=rows_min,
         trigger_delay_ms_max=_duration_ms("maxTriggerDelay", given.text("maxTriggerDelay", "15m")),
         tasks_min=given.number("minPartitions", least=1),
         task_rows_max=given.number("maxRecordsPerPartition", least=1),
         include_headers=given.flag("includeHeaders", False),
-        group=_group(given, bootstrap, subscription),
-        commit_offsets=given.flag("commitOffsets", streaming),
+        group=given.text("kafka.group.id", ""),
+        group_prefix=given.text("groupIdPrefix", "spark-kafka-source"),
+        # A group that the user names may be another application's.
+        commit_offsets=given.flag("commitOffsets", streaming and not given.get("kafka.group.id")),
         rack=given.text("kafka.client.rack", ""),
         read_committed=given.choice(
             "kafka.isolation.level",
@@ -412,14 +420,6 @@ def _duration_ms(name: str, text: str) -> int:
     if match is None:
         raise ConfigError(f"option {name} must be a time such as 30s or 15m, not {text!r}")
     return int(match[1]) * DURATION_MS[match[2]]
-
-
-def _group(given: _Given, bootstrap: str, subscription: Subscription) -> str:
-    """The group that shows how far a query is. It has the same name after a restart."""
-    if (group := given.get("kafka.group.id")) is not None:
-        return group
-    identity = hashlib.sha256(f"{bootstrap}\n{subscription}".encode()).hexdigest()[:12]
-    return f"{given.text('groupIdPrefix', 'spark-kafka-source')}-{identity}"
 
 
 def _archive(given: _Given) -> Archive | None:

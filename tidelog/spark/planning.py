@@ -2,20 +2,29 @@
 
 Rule 1: the first and the last offset are those that the reader may see: the last stable offset for
         committed reads, the high watermark otherwise.
+        Lag is counted to the high watermark by both: an open transaction hides records from a
+        reader, and they are behind all the same.
 Rule 2: partitions that appear while a query runs are read from their beginning.
 Rule 3: with an archive, a partition begins where its archive does; what is in the log is read there
         by streams, and by batches where the archive ends.
+Rule 4: offsets are told with the ids of their topics, and these are asked for first: a topic that
+        is made anew in between has another id than the one that is told.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 from uuid import UUID
 
-from tidelog.client.kafka import KafkaClient
+from kio.schema.errors import ErrorCode
+
+from tidelog.client.cluster import Refused
+from tidelog.client.kafka import Fetched, KafkaClient
 from tidelog.errors import ConfigError
-from tidelog.model import TopicPartition
+from tidelog.model import Offset, TopicPartition
+from tidelog.records import iterate_batches
 from tidelog.spark.asking import SparkClient, ask
 from tidelog.spark.options import (
     Assigned,
@@ -34,6 +43,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SAMPLE_BYTES: Final = 64 * 1024
+"""How much of a partition is looked at to guess how large its records are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Offsets of partitions, with the ids of their topics."""
+
+    offsets: Offsets
+    topics: Mapping[str, UUID]
+    watermarks: Offsets
+    """Where the logs end, whatever the reader may see of them."""
+
 
 class Planner:
     """Answers a reader's questions about its topics. Nothing is remembered between them."""
@@ -46,21 +68,50 @@ class Planner:
         """Every partition that is read, as the cluster has them now."""
         return self._ask(self._places)
 
-    def starts(self) -> Offsets:
+    def starts(self) -> Seen:
         """Where a new query begins."""
 
-        async def question(client: SparkClient) -> Offsets:
+        async def question(client: SparkClient) -> Seen:
             places = await self._places(client)
-            return await self._resolve(client, places, self._options.starting, "starting")
+            topics = await _ids(client, places)
+            found = await self._resolve(client, places, self._options.starting, "starting")
+            return Seen(offsets=found, topics=topics, watermarks={})
 
         self._look_into_archives()
         return self._ask(question)
 
-    def ends(self) -> Offsets:
+    def ends(self) -> Seen:
         """The end of every partition that is read, now."""
 
-        async def question(client: SparkClient) -> Offsets:
-            return await self._at(client, dict.fromkeys(await self._places(client), LATEST))
+        async def question(client: SparkClient) -> Seen:
+            places = await self._places(client)
+            topics = await _ids(client, places)
+            latest = dict.fromkeys(places, LATEST)
+            if not self._options.read_committed:
+                found = await self._at(client, latest)
+                return Seen(offsets=found, topics=topics, watermarks=found)
+            found, watermarks = await asyncio.gather(
+                self._at(client, latest), self._at_in_logs(client, latest, read_committed=False)
+            )
+            return Seen(offsets=found, topics=topics, watermarks=watermarks)
+
+        return self._ask(question)
+
+    def sizes(self, starts: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, float]:
+        """About how many bytes an offset has, from the first batches after each of `starts`.
+
+        They are counted as they are stored, so compressed if they are. A partition from which
+        nothing came is left out.
+        """
+        topics: dict[str, dict[int, Offset]] = {}
+        for place, start in starts.items():
+            topics.setdefault(place.topic, {})[place.partition] = start
+
+        async def question(client: SparkClient) -> dict[TopicPartition, float]:
+            answers = await asyncio.gather(
+                *(self._sample(client, topic, asked) for topic, asked in topics.items())
+            )
+            return {place: size for answer in answers for place, size in answer.items()}
 
         return self._ask(question)
 
@@ -85,16 +136,17 @@ class Planner:
     def batch(self) -> list[OffsetRange]:
         """What a batch reads, a range for each partition."""
 
-        async def question(client: SparkClient) -> tuple[Offsets, Offsets]:
+        async def question(client: SparkClient) -> tuple[Mapping[str, UUID], Offsets, Offsets]:
             places = await self._places(client)
             options = self._options
             return (
+                await _ids(client, places),
                 await self._resolve(client, places, options.starting, "starting"),
                 await self._resolve(client, places, options.ending, "ending"),
             )
 
         self._look_into_archives()
-        starts, ends = self._ask(question)
+        topics, starts, ends = self._ask(question)
         for place in starts:
             if starts[place] > ends[place] and not _is_edge(self._options.starting):
                 raise ConfigError(
@@ -102,7 +154,9 @@ class Planner:
                     f"{ends[place]}"
                 )
         return [
-            OffsetRange(place.topic, place.partition, start, ends[place])
+            OffsetRange(
+                place.topic, place.partition, start, ends[place], topic_id=topics.get(place.topic)
+            )
             for place, start in starts.items()
         ]
 
@@ -130,7 +184,11 @@ class Planner:
                 may_lose=not options.fail_on_data_loss, prefer_log=prefer_log,
                 tasks_min=options.tasks_min, rows_max=options.task_rows_max,
             )  # fmt: skip
-        return parts
+        ids = {one.topic: one.topic_id for one in wanted}
+        return [
+            replace(part, topic_id=ids[part.topic]) if isinstance(part, OffsetRange) else part
+            for part in parts
+        ]
 
     def _look_into_archives(self) -> None:
         """See what each topic's archive has, by now."""
@@ -140,8 +198,9 @@ class Planner:
         from tidelog.spark.archive.bridge import open_history  # likewise
 
         async def question(client: SparkClient) -> dict[str, UUID | None]:
-            topics = {place.topic for place in await self._places(client)}
-            return {topic: (await client.topic(topic)).id for topic in topics}
+            places = await self._places(client)
+            known = await _ids(client, places)
+            return {place.topic: known.get(place.topic) for place in places}
 
         self._histories = {
             topic: open_history(archive.warehouse, archive.catalog, topic, topic_id)
@@ -245,15 +304,20 @@ class Planner:
         )
 
     async def _at_in_logs(
-        self, client: KafkaClient, times: Mapping[TopicPartition, int]
+        self,
+        client: KafkaClient,
+        times: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool | None = None,
     ) -> Offsets:
         """ListOffsets for any number of topics at once."""
+        committed = self._options.read_committed if read_committed is None else read_committed
         topics: dict[str, dict[int, int]] = {}
         for place, time in times.items():
             topics.setdefault(place.topic, {})[place.partition] = time
         answers = await asyncio.gather(
             *(
-                client.list_offsets(topic, asked, read_committed=self._options.read_committed)
+                client.list_offsets(topic, asked, read_committed=committed)
                 for topic, asked in topics.items()
             )
         )
@@ -262,6 +326,40 @@ class Planner:
             for topic, answer in zip(topics, answers, strict=True)
             for partition, found in sorted(answer.items())
         }
+
+    async def _sample(
+        self, client: KafkaClient, topic: str, starts: Mapping[int, Offset]
+    ) -> dict[TopicPartition, float]:
+        try:
+            fetched = await self._fetch_some(client, topic, starts)
+        except Refused as refused:
+            if refused.code != ErrorCode.offset_out_of_range:
+                raise
+            # Some of it is gone, or in the archive only: whoever reads it will know what to do.
+            wanted = {TopicPartition(topic, partition): EARLIEST for partition in starts}
+            firsts = await self._at_in_logs(client, wanted)
+            starts = {
+                place.partition: max(starts[place.partition], first)
+                for place, first in firsts.items()
+            }
+            fetched = await self._fetch_some(client, topic, starts)
+        sizes = {}
+        for one in fetched:
+            batches = [(header, len(batch)) for header, batch in iterate_batches(one.records)]
+            if batches:
+                first = min(starts[one.partition], batches[0][0].base_offset)
+                offsets = batches[-1][0].next_offset - first
+                size = sum(length for _, length in batches) / offsets
+                sizes[TopicPartition(topic, one.partition)] = size
+        return sizes
+
+    async def _fetch_some(
+        self, client: KafkaClient, topic: str, starts: Mapping[int, Offset]
+    ) -> list[Fetched]:
+        return await client.fetch(
+            topic, starts, wait_ms_max=0, partition_bytes_max=SAMPLE_BYTES,
+            read_committed=self._options.read_committed,
+        )  # fmt: skip
 
 
 def _is_edge(bound: Bound) -> bool:
@@ -285,3 +383,9 @@ async def _partitions(client: KafkaClient, topic: str) -> list[TopicPartition]:
     client.forget(topic)
     info = await client.topic(topic)
     return [TopicPartition(topic, partition.partition) for partition in info.partitions]
+
+
+async def _ids(client: KafkaClient, places: Iterable[TopicPartition]) -> dict[str, UUID]:
+    """The ids of topics, as the metadata has them that told of these partitions."""
+    infos = [await client.topic(topic) for topic in sorted({place.topic for place in places})]
+    return {info.name: info.id for info in infos if info.id is not None}

@@ -2,20 +2,23 @@
 
 Rule 1: nothing here asks a cluster; every function is pure.
 Rule 2: offsets travel as {"topic": {"partition": offset}}, the JSON of Spark's Kafka source, so
-        that every option and every checkpoint has one form.
+        that every option and every checkpoint has one form. What a checkpoint says beyond that
+        is under "@", which is no topic's name (`positions.py`); nobody else looks at it.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from tidelog.errors import ConfigError
 from tidelog.model import Offset, TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+RESERVED: Final = "@"
 
 Offsets: TypeAlias = dict[TopicPartition, Offset]
 OffsetsJson: TypeAlias = dict[str, dict[str, int]]
@@ -29,6 +32,8 @@ class OffsetRange:
     partition: int
     start: Offset
     end: Offset
+    topic_id: UUID | None = field(default=None, compare=False, kw_only=True)
+    """Whose offsets these are; None if nobody knows."""
 
     @property
     def place(self) -> TopicPartition:
@@ -62,6 +67,8 @@ def from_json(document: object, what: str) -> Offsets:
     if not isinstance(document, dict):
         raise ConfigError(f"{form}, not {document!r}")
     for topic, partitions in document.items():
+        if topic == RESERVED:
+            continue
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}; {topic!r} has {partitions!r}")
         for name, number in partitions.items():
@@ -78,15 +85,44 @@ def limit(start: Mapping[TopicPartition, Offset], end: Offsets, rows_max: int) -
 
     Every partition that has something gets at least one, so that none starves.
     """
-    waiting = {place: max(0, end[place] - start.get(place, 0)) for place in end}
+    waiting = _waiting(start, end)
     total = sum(waiting.values())
-    if total <= rows_max:
-        return dict(end)
-    limited: Offsets = {}
-    for place, count in waiting.items():
-        share = max(1, rows_max * count // total) if count else 0
-        limited[place] = min(end[place], end[place] - count + share)
-    return limited
+    return dict(end) if total <= rows_max else _shared(end, waiting, rows_max, total)
+
+
+def limit_bytes(
+    start: Mapping[TopicPartition, Offset],
+    end: Offsets,
+    sizes: Mapping[TopicPartition, float],
+    bytes_max: int,
+) -> Offsets:
+    """Ends that leave about `bytes_max` bytes, if an offset of a partition has `sizes` bytes.
+
+    Each partition gives the same part of what waits there, and at least one offset. Offsets of
+    unknown size are taken to be as large as the others are on average.
+    """
+    waiting = _waiting(start, end)
+    mean = sum(sizes.values()) / len(sizes) if sizes else 0.0
+    total = sum(count * sizes.get(place, mean) for place, count in waiting.items())
+    return dict(end) if total <= bytes_max else _shared(end, waiting, bytes_max, total)
+
+
+def _waiting(start: Mapping[TopicPartition, Offset], end: Offsets) -> dict[TopicPartition, int]:
+    return {place: max(0, end[place] - start.get(place, 0)) for place in end}
+
+
+def _shared(
+    end: Offsets, waiting: Mapping[TopicPartition, int], most: int, total: float
+) -> Offsets:
+    """Of what waits, `most` of `total`, the same part of every partition."""
+    shares = {
+        place: max(1, int(most * count // total)) if count else 0
+        for place, count in waiting.items()
+    }
+    return {
+        place: min(end[place], end[place] - count + shares[place])
+        for place, count in waiting.items()
+    }
 
 
 def split(
@@ -111,4 +147,4 @@ def split(
 
 def _cut(one: OffsetRange, pieces: int) -> Sequence[OffsetRange]:
     cuts = [one.start + one.count * n // pieces for n in range(pieces + 1)]
-    return [OffsetRange(one.topic, one.partition, start, end) for start, end in pairwise(cuts)]
+    return [replace(one, start=start, end=end) for start, end in pairwise(cuts)]

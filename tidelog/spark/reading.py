@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.client.slices import FETCH_BYTES, Missing, Slice, SliceReader
+from tidelog.client.slices import FETCH_BYTES, Missing, Remade, Slice, SliceReader
 from tidelog.errors import TidelogError
 from tidelog.spark import asking
 from tidelog.spark.decode import decode
@@ -86,7 +86,7 @@ async def _fetch(reading: Reading, wanted: OffsetRange) -> AsyncGenerator[Slice,
         client=asking.client(reading.bootstrap, timeout_seconds=reading.timeout_seconds),
         topic=wanted.topic, partition=wanted.partition, position=wanted.start, end=wanted.end,
         read_committed=reading.read_committed, rack=reading.rack, fetch_bytes=reading.fetch_bytes,
-        idle_seconds_max=reading.idle_seconds_max,
+        idle_seconds_max=reading.idle_seconds_max, topic_id=wanted.topic_id,
     )  # fmt: skip
     while True:
         try:
@@ -96,6 +96,14 @@ async def _fetch(reading: Reading, wanted: OffsetRange) -> AsyncGenerator[Slice,
             return
         except Missing as missing:
             reader.position = _after_loss(reading, wanted, missing)
+        except Remade as remade:
+            if reading.fail_on_data_loss:
+                raise DataLost(
+                    f"{remade}, after {wanted} was planned. Start with a new checkpoint to read "
+                    "what it holds now, or set failOnDataLoss=false to go on with that"
+                ) from remade
+            logger.warning("%s: what is left of %s is lost", remade, wanted)
+            return
 
 
 def _after_loss(reading: Reading, wanted: OffsetRange, missing: Missing) -> int:

@@ -3,19 +3,25 @@
 Rule 1: a range that was planned once is read again after a crash, to the same offset.
 Rule 2: Spark asks where the log ends, with the end of what it has done: so a question tells that
         everything before it is done, and the group's offsets say so to whoever watches.
-Rule 3: partitions and topics that vanish in mid-query are data lost, and are reported as that.
+Rule 3: partitions and topics that vanish in mid-query are data lost, and are reported as that. So
+        are topics that were made anew: their ids are kept with the offsets, and every batch and
+        every fetch is about the topic with that id.
+Rule 4: a query has a group of its own, by a name that its checkpoint keeps. It writes to a group
+        that the user names only if it is told to: that one may be somebody else's.
 """
 
 import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )  # fmt: skip
@@ -23,8 +29,9 @@ from pyspark.sql.streaming.datasource import (
 from tidelog.errors import TidelogError
 from tidelog.spark.asking import ask
 from tidelog.spark.options import ReadOptions
-from tidelog.spark.planning import Planner
-from tidelog.spark.ranges import OffsetRange, Offsets, from_json, limit, to_json
+from tidelog.spark.planning import Planner, Seen
+from tidelog.spark.positions import Position
+from tidelog.spark.ranges import OffsetRange, Offsets, limit, limit_bytes, to_json
 from tidelog.spark.reading import DataLost, Reading, read_range
 from tidelog.spark.rows import Projection
 
@@ -41,41 +48,60 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._projection = projection
         self._planner = Planner(options)
-        self._latest: Offsets = {}
+        self._watermarks: Offsets = {}
         self._final: Offsets | None = None
         """Where a query that takes what is there now ends."""
+        self._query = ""
+        """What the checkpoint calls the query, once it is known."""
+        self._initial: Position | None = None
         self._published: Offsets = {}
         self._waits_since: float | None = None
 
     # On the driver.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(self._planner.starts())
+        seen = self._planner.starts()
+        self._initial = Position(offsets=seen.offsets, topics=seen.topics, query=self._named())
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        rows = self._options.rows_max
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        """Spark takes one limit alone. Whichever it is given back, all of ours hold."""
+        if (rows := self._options.rows_max) is not None:
+            return ReadMaxRows(rows)
+        size = self._options.bytes_max
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._final = self._planner.ends()
+        self._final = self._planner.ends().offsets
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = from_json(start, "the checkpoint's offset")
-        self._publish(begin)
-        self._latest = self._planner.ends()
-        end = self._bounded(begin)
-        if not self._is_enough(begin, end):
+        known = Position.from_json(start)
+        self._query = known.query or self._query
+        seen = self._planner.ends()
+        self._watermarks = seen.watermarks
+        begin = self._without_remade(known, seen)
+        self._publish(begin.offsets)
+        ends = self._bounded(begin.offsets, seen.offsets)
+        if not self._is_enough(begin.offsets, ends):
             return start
-        if isinstance(limit, ReadMaxRows):
-            end = self._limited(begin, end, limit.max_rows)
-        return to_json(end)
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._limited(begin.offsets, ends)
+        topics = {topic: seen.topics[topic] for topic in _topics(ends) if topic in seen.topics}
+        is_first = known == self._initial
+        if known.query and not is_first and (ends, topics) == (known.offsets, known.topics):
+            return start  # also if it says where the query began: that is no news
+        began = begin.offsets if is_first else None
+        end = Position(offsets=ends, topics=topics, query=self._named(), began=began)
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return to_json(self._latest) if self._latest else None
+        return to_json(self._watermarks) if self._watermarks else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begins = from_json(start, "the checkpoint's offset")
-        ends = from_json(end, "the checkpoint's offset")
+        known, planned = Position.from_json(start), Position.from_json(end)
+        begins, ends = dict(known.without(known.remade(planned.topics)).offsets), planned.offsets
+        if planned.began is not None and known.began is None:  # the first batch, perhaps again
+            begins = dict(planned.began)
         new = self._planner.earliest(ends.keys() - begins.keys())
         late = sorted(place for place, first in new.items() if first > 0)
         if late and self._options.fail_on_data_loss:
@@ -85,20 +111,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         begins |= new
         ranges = [
-            OffsetRange(place.topic, place.partition, begins[place], ends[place])
+            OffsetRange(
+                place.topic,
+                place.partition,
+                begins[place],
+                ends[place],
+                topic_id=planned.topics.get(place.topic),
+            )
             for place in sorted(ends)
         ]
         return [InputPartition(task) for task in self._planner.tasks(ranges, prefer_log=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._publish(from_json(end, "the checkpoint's offset"))
+        done = Position.from_json(end)
+        self._query = done.query or self._query
+        self._publish(done.offsets)
 
     def stop(self) -> None:
         """Connections are the process's, and end with it."""
 
-    def _bounded(self, begin: Offsets) -> Offsets:
+    def _named(self) -> str:
+        """The name of the query, which is new if its checkpoint has none."""
+        self._query = self._query or uuid4().hex
+        return self._query
+
+    def _without_remade(self, known: Position, seen: Seen) -> Position:
+        """What the query has read of topics that are still the same; those that are not begin anew,
+        if records may be lost."""
+        remade = known.remade(seen.topics)
+        if remade and self._options.fail_on_data_loss:
+            names = [f"{topic} (id {old}, now {new})" for topic, (old, new) in remade.items()]
+            raise DataLost(
+                f"{', '.join(names)}: deleted and made anew since the query has read it; what the "
+                "query had not read of the former topic is gone, and its offsets mean nothing in "
+                "the new one. Start with a new checkpoint, or set failOnDataLoss=false to read the "
+                "new topic from its beginning"
+            )
+        for topic, (old, new) in remade.items():
+            logger.warning(
+                "%s was deleted and made anew (id %s, now %s); it is read from its beginning",
+                topic, old, new,
+            )  # fmt: skip
+        return known.without(remade)
+
+    def _bounded(self, begin: Offsets, latest: Offsets) -> Offsets:
         """Ends for this batch: not behind what was read, nor beyond what was there at the start."""
-        ends = dict(self._latest)
+        ends = dict(latest)
         if self._final is not None:
             ends = {place: min(ends.get(place, 0), at) for place, at in self._final.items()}
         gone = [place for place in begin if place not in ends]
@@ -135,29 +193,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         return False
 
-    def _limited(self, begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
+    def _limited(self, begin: Offsets, end: Offsets) -> Offsets:
+        options = self._options
+        if options.rows_max is None and options.bytes_max is None:
+            return end
         starts = begin | self._planner.earliest(end.keys() - begin.keys())
-        return limit(starts, end, rows_max)
+        if options.rows_max is not None:
+            end = limit(starts, end, options.rows_max)
+        if options.bytes_max is not None:
+            waiting = {place: starts[place] for place, at in end.items() if starts[place] < at}
+            end = limit_bytes(starts, end, self._planner.sizes(waiting), options.bytes_max)
+        return end
 
     def _publish(self, done: Offsets) -> None:
         """Let the group show how far the query is. It is for people: no failure stops a query."""
         options = self._options
-        if not options.commit_offsets or done == self._published:
+        if not options.commit_offsets or not done or done == self._published:
             return
+        group = options.group or f"{options.group_prefix}-{self._named()}"
         try:
             ask(
                 options.bootstrap,
-                lambda client: client.commit_offsets(options.group, done),
+                lambda client: client.commit_offsets(group, done),
                 timeout_seconds=5.0,
             )
         except (TidelogError, TimeoutError) as error:
-            logger.warning("the offsets of group %r are not shown: %s", options.group, error)
+            logger.warning("the offsets of group %r are not shown: %s", group, error)
         self._published = done
 
     # In a task.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(self._options, self._projection, partition.value)
+
+
+def _topics(offsets: Offsets) -> set[str]:
+    return {place.topic for place in offsets}
 
 
 def read_rows(

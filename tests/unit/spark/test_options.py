@@ -135,13 +135,13 @@ def test_without_a_cluster_nothing_goes():
         read_options({"subscribe": "a"}, streaming=False)
 
 
-def test_the_group_of_a_query_keeps_its_name():
-    assert stream().group == stream(maxOffsetsPerTrigger="5").group
-    assert stream().group.startswith("spark-kafka-source-")
-    assert stream(groupIdPrefix="etl").group.startswith("etl-")
-    assert stream(**{"kafka.group.id": "mine"}).group == "mine"
-    other = read_options(AT | {"subscribe": "b"}, streaming=True)
-    assert other.group != stream().group
+def test_a_query_writes_to_a_group_that_the_user_names_only_if_it_is_told_to():
+    assert (stream().group, stream().group_prefix) == ("", "spark-kafka-source")
+    assert stream(groupIdPrefix="etl").group_prefix == "etl"
+    named = {"kafka.group.id": "billing"}
+    assert stream(**named).group == "billing"
+    assert not stream(**named).commit_offsets
+    assert stream(**named, commitOffsets="true").commit_offsets
 
 
 def test_an_archive_is_named_by_its_warehouse():

@@ -2,7 +2,7 @@ import pytest
 
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
-from tidelog.spark.ranges import OffsetRange, from_json, limit, split, to_json
+from tidelog.spark.ranges import OffsetRange, from_json, limit, limit_bytes, split, to_json
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -50,3 +50,19 @@ def test_ranges_are_cut_without_a_gap():
 def test_no_part_is_empty_however_many_tasks_are_asked_for():
     assert len(split([OffsetRange("a", 0, 0, 3)], tasks_min=100)) == 3
     assert split([], tasks_min=5) == []
+
+
+def test_a_limit_of_bytes_takes_the_same_part_of_every_partition():
+    start, end = {A0: 10, A1: 0}, {A0: 110, A1: 1000}
+    # 100 offsets of 100 bytes and 1000 of 10: 20,000 bytes, of which half may come.
+    assert limit_bytes(start, end, {A0: 100.0, A1: 10.0}, 10_000) == {A0: 60, A1: 500}
+    assert limit_bytes(start, end, {A0: 100.0, A1: 10.0}, 20_000) == end
+    # However large the records are, something comes; what is done stays done.
+    assert limit_bytes({A0: 10, A1: 1000}, end, {A0: 1e9}, 1) == {A0: 11, A1: 1000}
+    # An unknown size is taken to be as large as the others.
+    assert limit_bytes(start, end, {A0: 10.0}, 5_500) == {A0: 60, A1: 500}
+
+
+def test_what_a_checkpoint_says_beyond_offsets_is_not_seen_by_options():
+    text = '{"a": {"0": 3}, "@": {"query": "q", "topics": {"a": "x"}}}'
+    assert from_json(text, "startingOffsets") == {A0: 3}

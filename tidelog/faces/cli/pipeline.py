@@ -323,7 +323,7 @@ async def _latest(bootstrap: str, topics: set[str]) -> "tuple[Ends, str]":
             for topic in sorted(topics):
                 info = await client.topic(topic)
                 wanted = {partition.partition: LATEST for partition in info.partitions}
-                found = await client.list_offsets(topic, wanted, read_committed=True)
+                found = await client.list_offsets(topic, wanted)
                 latest[topic] = {str(at): one.offset for at, one in found.items()}
     except TimeoutError:
         return {}, f"{bootstrap} did not answer within {ASK_SECONDS_MAX:g} s"

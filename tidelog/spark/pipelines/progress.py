@@ -2,7 +2,8 @@
 
 Rule 1: every function is pure; a report is the JSON that Spark gives.
 Rule 2: lag is what the topics have and the query has not read, counted in offsets when the batch
-        was planned; None if no source has offsets of topics.
+        was planned, to the high watermarks: what open transactions hide is behind, too. None if no
+        source has offsets of topics.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,19 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tidelog.spark.ranges import RESERVED
+
 Ends: TypeAlias = dict[str, dict[str, int]]
 """By topic and partition: the offset that comes next."""
+
+
+class Behind(Struct, frozen=True, kw_only=True):
+    """Of all partitions: how far the best, the worst and the average one is behind. Spark's Kafka
+    source calls these min-, max- and avgOffsetsBehindLatest."""
+
+    least: int
+    most: int
+    average: float
 
 
 class QueryState(Struct, frozen=True, kw_only=True):
@@ -23,7 +35,11 @@ class QueryState(Struct, frozen=True, kw_only=True):
     """Taken in since this run began. A topic that feeds a query twice counts twice."""
     rows_per_second: float = 0.0
     batch_ms: int = 0
+    durations_ms: dict[str, int] = {}
+    """Of the batch, by the parts that Spark tells apart; `triggerExecution` is the whole."""
     lag: int | None = None
+    behind: Behind | None = None
+    """How the lag is spread."""
     watermark: str | None = None
     state_rows: int = 0
     """Kept between batches: open windows, rows that wait for their match."""
@@ -41,6 +57,7 @@ def fold(state: QueryState, report: Mapping[str, Any]) -> QueryState:
         return state
     sources = report.get("sources") or []
     ends = _merged(_offsets(source.get("endOffset")) for source in sources)
+    lags = [lag for source in sources for lag in _lags(source)]
     operators = report.get("stateOperators") or []
     rows = int(report.get("numInputRows") or 0)
     return replace(
@@ -53,7 +70,13 @@ def fold(state: QueryState, report: Mapping[str, Any]) -> QueryState:
             float(report.get("processedRowsPerSecond") or 0.0) if rows else state.rows_per_second
         ),
         batch_ms=int(report.get("batchDuration") or 0),
-        lag=_lag(sources) if ends else state.lag,
+        durations_ms={part: int(ms) for part, ms in (report.get("durationMs") or {}).items()},
+        lag=sum(lags) if ends else state.lag,
+        behind=(
+            Behind(least=min(lags), most=max(lags), average=sum(lags) / len(lags))
+            if lags
+            else state.behind
+        ),
         watermark=(report.get("eventTime") or {}).get("watermark", state.watermark),
         state_rows=sum(int(one.get("numRowsTotal") or 0) for one in operators),
         late_rows=state.late_rows
@@ -64,28 +87,27 @@ def fold(state: QueryState, report: Mapping[str, Any]) -> QueryState:
 
 def behind(ends: Ends, latest: Ends) -> int:
     """How many offsets lie between two places."""
-    return sum(
+    return sum(_each_behind(ends, latest))
+
+
+def _each_behind(ends: Ends, latest: Ends) -> list[int]:
+    return [
         max(0, end - ends.get(topic, {}).get(partition, 0))
         for topic, partitions in latest.items()
         for partition, end in partitions.items()
-    )
+    ]
 
 
-def _lag(sources: Iterable[Mapping[str, Any]]) -> int:
-    return sum(
-        behind(_offsets(source.get("endOffset")), _offsets(source.get("latestOffset")))
-        for source in sources
-    )
+def _lags(source: Mapping[str, Any]) -> list[int]:
+    return _each_behind(_offsets(source.get("endOffset")), _offsets(source.get("latestOffset")))
 
 
 def _offsets(document: Any) -> Ends:
     """Offsets of topics; {} for those of any other source."""
     if not isinstance(document, dict):
         return {}
-    found = {
-        topic: partitions for topic, partitions in document.items() if isinstance(partitions, dict)
-    }
-    return found if len(found) == len(document) else {}
+    told = {topic: partitions for topic, partitions in document.items() if topic != RESERVED}
+    return told if all(isinstance(partitions, dict) for partitions in told.values()) else {}
 
 
 def _merged(several: Iterable[Ends]) -> Ends:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEAD_LETTER: Final = ".dead_letter"
 """Behind a source's name: the query that carries off what is broken there."""
+GROUP: Final = "kafka.group.id"
 BEHIND: Final = ("JVM stacktrace", "==", "'", "+-", "\tat ")
 """How lines begin that Spark puts behind a message."""
 
@@ -77,10 +78,11 @@ def _read(session: "SparkSession", pipeline: Pipeline, source: Source, group: st
     topics = ",".join(source.topics) or source.topic or source.pattern
     ours = {
         "kafka.bootstrap.servers": pipeline.bootstrap,
-        "kafka.group.id": group,
         "startingOffsets": "earliest",
         wanted[source.kind]: topics,
     }
+    if GROUP not in (name.lower() for name in options):
+        ours |= {GROUP: group, "commitOffsets": "true"}
     return session.readStream.format("tidelog").options(**{**ours, **options}).load()
 
 

@@ -4,19 +4,20 @@ from typing import Any
 
 import pytest
 
-from tidelog.spark.pipelines.progress import QueryState, behind, fold
+from tidelog.spark.pipelines.progress import Behind, QueryState, behind, fold
 
 
 def report(batch: int = 0, second: int = 0, **changes: Any) -> dict[str, Any]:
     source = {
         "startOffset": {"orders": {"0": 0}},
-        "endOffset": {"orders": {"0": 30, "1": 5}},
+        "endOffset": {"orders": {"0": 30, "1": 5}, "@": {"query": "q", "topics": {}}},
         "latestOffset": {"orders": {"0": 40, "1": 5}},
     }
     return {
         "batchId": batch, "timestamp": f"2026-01-01T00:00:{second:02}.000Z", "batchDuration": 210,
         "numInputRows": 35, "processedRowsPerSecond": 166.6, "sources": [source],
         "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+        "durationMs": {"addBatch": 150, "triggerExecution": 210},
         "stateOperators": [{"numRowsTotal": 4, "numRowsDroppedByWatermark": 2}],
         **changes,
     }  # fmt: skip
@@ -27,6 +28,8 @@ def test_a_report_tells_how_far_a_query_is() -> None:
 
     assert state == QueryState(
         batch=0, rows=35, rows_per_second=166.6, batch_ms=210, lag=10, state_rows=4, late_rows=2,
+        behind=Behind(least=0, most=10, average=5.0),
+        durations_ms={"addBatch": 150, "triggerExecution": 210},
         watermark="2026-01-01T00:00:00.000Z", ends={"orders": {"0": 30, "1": 5}},
         at="2026-01-01T00:00:00.000Z",
     )  # fmt: skip
