@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,10 +188,11 @@ def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(
     )
     assert made.returncode == 0, made.stderr
     _hurry(tmp_path / "revenue" / "pipeline.yaml")
-    options = ["--master", "local[2]", "--every", "1 second", "--json"]
-    running = subprocess.Popen(
-        [*command, "run", folder, *options], stdout=subprocess.PIPE, text=True
-    )
+    options = ["--master", "local[2]", "--every", "1 second", "--metrics-port", "0", "--json"]
+    with (tmp_path / "notes").open("w") as notes:
+        running = subprocess.Popen(
+            [*command, "run", folder, *options], stdout=subprocess.PIPE, stderr=notes, text=True
+        )
     assert running.stdout is not None
     try:
         queries = set()
@@ -201,6 +204,9 @@ def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(
                 break
         listed = _asked(command, "list", str(tmp_path))
         described = _asked(command, "describe", folder)
+        (page,) = re.findall(r"metrics: (http://\S+)", (tmp_path / "notes").read_text())
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            metrics = answer.read().decode()
         stopped = _asked(command, "stop", folder)
         assert running.wait(60) == 0
     finally:
@@ -213,6 +219,8 @@ def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(
     assert [one["phase"] for one in listed] == ["running"]
     assert described["queries"]["latest"]["lag_now"] is not None
     assert stopped["phase"] == "stopped"
+    assert re.search(r'pipeline_rows_total\{pipeline="revenue",query="latest"\} [1-9]', metrics)
+    assert 'query="latest",part="addBatch"}' in metrics
     assert topics.group("revenue.latest") != {}
 
 

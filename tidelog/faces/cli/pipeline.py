@@ -1,5 +1,7 @@
 """`tidelog pipeline`: topics through Spark into topics, buckets and tables."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +21,7 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.faces.cli.pipeline_view import COLUMNS, row, viewer
+from tidelog.faces.cli.pipeline_view import COLUMNS, Viewer, row, viewer
 from tidelog.faces.cli.spark import Conf, Environment, Master
 
 if TYPE_CHECKING:
@@ -90,6 +92,20 @@ def run_pipeline(
     conf: Conf = None,
     environment: Environment = "",
     bootstrap: OtherBootstrap = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Answer Prometheus at http://HOST:PORT/metrics; 0 takes any.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option("--metrics-host", metavar="HOST", help="The address to answer it at."),
+    ] = "127.0.0.1",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each batch and each change.")
     ] = False,
@@ -105,6 +121,7 @@ def run_pipeline(
     Examples:
       tidelog pipeline run revenue
       tidelog pipeline run revenue --once --json
+      tidelog pipeline run revenue --metrics-port 9100
       tidelog pipeline run revenue --master spark://host:7077 --environment environment.tar.gz
     """
     import threading
@@ -131,8 +148,12 @@ def run_pipeline(
         master=master, conf=dict(key_values(conf or [], "--conf")), environment=environment
     )
     view, stop = viewer(pipeline.name, as_json=as_json), threading.Event()
-    with listening(stop), view.shown():
-        ended = run_queries(pipeline, where, stop=stop, on_change=view)
+    with (
+        _metrics(pipeline, metrics_host, metrics_port, view) as tell,
+        listening(stop),
+        view.shown(),
+    ):
+        ended = run_queries(pipeline, where, stop=stop, on_change=tell)
     if not as_json:
         print_table(COLUMNS, [row(name, state) for name, state in ended.queries.items()])
 
@@ -281,6 +302,29 @@ def pack(
         print_json({"file": str(file.absolute()), "files": count, "bytes": size})
     else:
         print(f"{file}: {number(count)} files, {number(size / 1e6)} MB")
+
+
+@contextmanager
+def _metrics(
+    pipeline: "Pipeline", host: str, port: int | None, view: "Viewer"
+) -> "Iterator[Callable[[Run], None]]":
+    """Who is to be told of changes: the viewer, and the page for Prometheus if there is one."""
+    if port is None:
+        yield view
+        return
+    from tidelog.faces.cli.pipeline_metrics import metrics_text, served
+    from tidelog.spark.pipelines.state import Run, look
+
+    before, shown = look(pipeline.folder), Run()
+
+    def tell(run: Run) -> None:
+        nonlocal shown
+        shown = run
+        view(run)
+
+    with served(host, port, lambda: metrics_text(pipeline.name, shown, before)) as taken:
+        note(f"metrics: http://{host}:{taken}/metrics")
+        yield tell
 
 
 def _described(noted: "Run") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
+from tidelog.faces.exposition import METRICS_TYPE, Page
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
 from tidelog.faces.http.scrub import scrub_document, scrub_families
@@ -88,8 +89,6 @@ async def get_replication(call: Call) -> dict[str, Any]:
 async def get_metrics(call: Call) -> Response:
     return Response(await metrics_text(call.broker), media_type=METRICS_TYPE)
 
-
-METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
 OPERATIONS: Final = (
     Operation(
@@ -223,11 +222,8 @@ async def metrics_text(broker: Broker) -> str:
     """The same for Prometheus."""
     found = await replication_document(broker)
     catch_up = found["catch_up"]
-    lines: list[str] = []
-
-    def family(name: str, kind: str, text: str, values: Iterable[tuple[str, object]]) -> None:
-        lines.extend([f"# HELP tidelog_{name} {text}", f"# TYPE tidelog_{name} {kind}"])
-        lines.extend(f"tidelog_{name}{labels} {value}" for labels, value in values)
+    page = Page()
+    family = page.family
 
     def by_follower(field: str) -> list[tuple[str, object]]:
         return [(f'{{follower="{one["node"]}"}}', one[field]) for one in found["followers"]]
@@ -280,4 +276,4 @@ async def metrics_text(broker: Broker) -> str:
     )  # fmt: skip
     for name, kind, text, value in scrub_families(broker):
         family(name, kind, text, [("", value)])
-    return "\n".join(lines) + "\n"
+    return page.text
