@@ -17,11 +17,14 @@ from tests.spark.topics import Topics
 from tests.support.node import TIDELOG
 from tidelog.records import Record
 from tidelog.spark.asking import ask
+from tidelog.spark.pipelines.folders import create
 from tidelog.spark.pipelines.iceberg import Catalog
+from tidelog.spark.pipelines.samples import cases
 from tidelog.spark.pipelines.sinks import query_names, start_all
 from tidelog.spark.pipelines.spec import Pipeline, SpecError, load
 from tidelog.spark.pipelines.tables import build
 from tidelog.spark.pipelines.topics import prepare
+from tidelog.spark.pipelines.trying import attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +40,15 @@ SELECT date_format(window.start, 'HH:mm:ss') AS begins, region, sum(total) AS re
 FROM kept GROUP BY window(at, '10 seconds'), region
 """
 KEPT = """
+from pyspark.sql.functions import udf
+from rules import is_sold
+
 def transform(spark, tables):
-    return tables["orders"].where("total > 0")
+    return tables["orders"].where(udf(is_sold, "boolean")("total"))
+"""
+RULES = """
+def is_sold(total):
+    return total > 0
 """
 
 
@@ -49,6 +59,7 @@ def pipeline(tmp_path: Path, topics: Topics, topic: str) -> Pipeline:
     folder.mkdir()
     (folder / "revenue.sql").write_text(REVENUE)
     (folder / "kept.py").write_text(KEPT)
+    (folder / "rules.py").write_text(RULES)  # which its functions need on executors, too
     orders = {
         "topic": topic, "json": "region string, total double, at timestamp",
         "dead_letter": f"{topic}-broken", "watermark": {"column": "at", "delay": "10 seconds"},
@@ -175,6 +186,35 @@ def test_a_step_that_is_wrong_is_named(
 
     with pytest.raises(SpecError, match=complaint):
         build(spark.newSession(), pipeline, "copy")
+
+
+def test_the_sample_s_own_test_passes_and_tells_what_differs(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    create(tmp_path / "sales", bootstrap="nowhere:1")
+    made = load(tmp_path / "sales")
+    sums = tmp_path / "sales" / "tests" / "windows" / "revenue.jsonl"
+    keys = sums.with_name("latest.sink.jsonl")
+    keys.write_text('{"key": "north 2026-01-01T12:00:10", "value": {"revenue": 7.8}}')
+
+    (case,) = cases(made)
+    tried = attempt(spark, made, case)
+    compared = {one.what: one for one in tried.compared}
+    assert compared["revenue"].is_same
+    assert compared["orders.dead_letter"].is_same
+    assert [row["key"] for row in compared["latest.sink"].unexpected] == [
+        "north 2026-01-01T12:00:00", "north 2026-01-01T12:00:10",
+    ]  # fmt: skip
+    assert not tried.passed
+
+    before = sums.read_text()
+    sums.write_text(before.replace("40.1", "50.1"))
+    assert not attempt(spark, made, case).compared[-1].is_same
+    assert attempt(spark, made, case, update=True).passed
+    assert attempt(spark, made, case).passed
+
+    (tmp_path / "sales" / "revenue.sql").write_text("SELECT nothing FROM valid")
+    assert "steps[2] (revenue.sql)" in attempt(spark, made, case).problem
 
 
 def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(

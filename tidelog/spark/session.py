@@ -53,6 +53,11 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def is_connect(session: "SparkSession") -> bool:
+    """Whether the session is a client of Spark Connect, which has no context of its own."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def check_installed(packages: tuple[str, ...] = NEEDED) -> None:
     """SparkMissing, if one of these cannot be imported here."""
     for package in packages:

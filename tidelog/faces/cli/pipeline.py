@@ -21,7 +21,7 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.faces.cli.pipeline_view import COLUMNS, Viewer, row, viewer
+from tidelog.faces.cli.pipeline_view import COLUMNS, Viewer, print_tried, row, viewer
 from tidelog.faces.cli.spark import Conf, Environment, Master
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def new(
 
     made = create(folder, bootstrap=bootstrap)
     if as_json:
-        print_json({"folder": str(folder.absolute()), "files": [file.name for file in made]})
+        files = [str(file.relative_to(folder.absolute())) for file in made]
+        print_json({"folder": str(folder.absolute()), "files": files})
         return
     for file in made:
         print(file)
@@ -156,6 +157,56 @@ def run_pipeline(
         ended = run_queries(pipeline, where, stop=stop, on_change=tell)
     if not as_json:
         print_table(COLUMNS, [row(name, state) for name, state in ended.queries.items()])
+
+
+@app.command("test")
+def try_pipeline(
+    folder: Folder,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Tests; all if none is named.")
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write what comes out into the expected files.")
+    ] = False,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline on sample rows, and compare what comes out; no cluster is needed.
+
+    FOLDER/tests/NAME/SOURCE.jsonl has rows of a source, and TABLE.jsonl what a
+    step must make of them all; SINK.sink.jsonl the records of a topic or bucket.
+    Nothing is written anywhere. The exit code is 1 if a test fails.
+
+    \b
+    Examples:
+      tidelog pipeline test revenue
+      tidelog pipeline test revenue windows --update
+    """
+    import msgspec
+
+    from tidelog.spark.pipelines.spec import load
+    from tidelog.spark.session import check_installed
+
+    pipeline = load(folder)
+    check_installed()
+    from tidelog.spark.pipelines.samples import cases
+    from tidelog.spark.pipelines.trying import run as run_tests
+
+    wanted = cases(pipeline, names or ())
+    settings = dict(key_values(conf or [], "--conf"))
+    tried = []
+    for one in run_tests(pipeline, wanted, conf=settings, update=update):
+        tried.append(one)
+        if not as_json:
+            print_tried(one)
+    failed = sum(not one.passed for one in tried)
+    if as_json:
+        told = [{"passed": one.passed, **msgspec.to_builtins(one)} for one in tried]
+        print_json({"tests": told, "failed": failed})
+    else:
+        print(f"{len(tried)} test{'s' * (len(tried) != 1)}, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command("list")

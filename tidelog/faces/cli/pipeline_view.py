@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tidelog.spark.pipelines.progress import QueryState
+    from tidelog.spark.pipelines.samples import Tried
     from tidelog.spark.pipelines.state import Run
 
 LINE_SECONDS: Final = 10.0
@@ -148,3 +149,19 @@ class Screen:
         for name, state in run.queries.items():
             table.add_row(*(Text(plain(cell)) for cell in row(name, state)))
         return table
+
+
+def print_tried(tried: "Tried") -> None:
+    """How a test went: a line, and what differs."""
+    parts = ", ".join(f"{one.what} {number(one.rows)}" for one in tried.compared)
+    verdict = f"passed, rows: {parts}" if tried.passed else "FAILED"
+    print(plain(f"{tried.name}: {verdict}"))
+    if tried.problem:
+        print(plain(f"  {tried.problem}"))
+    for one in tried.compared:
+        if not one.is_same:
+            missing, unexpected = len(one.missing), len(one.unexpected)
+            print(plain(f"  {one.what}: {missing} missing (-), {unexpected} not expected (+)"))
+            for mark, rows in (("-", one.missing), ("+", one.unexpected)):
+                for found in rows:
+                    print(plain(f"    {mark} {json.dumps(found, ensure_ascii=False)}"))

@@ -11,7 +11,10 @@ from typing import Final
 
 from tidelog.spark.pipelines.spec import FILE_NAME, NAME, SpecError
 
-SAMPLE: Final = ("pipeline.yaml", "revenue.sql", "valid.py")
+SAMPLE: Final = (
+    "pipeline.yaml", "revenue.sql", "valid.py", "tests/windows/orders.jsonl",
+    "tests/windows/orders.dead_letter.jsonl", "tests/windows/revenue.jsonl",
+)  # fmt: skip
 DEPTH_MAX: Final = 3
 PASSED_OVER: Final = ("state", "warehouse", "node_modules")
 
@@ -32,6 +35,7 @@ def create(folder: Path, *, bootstrap: str) -> list[Path]:
         text = (files("tidelog.spark.pipelines") / "sample" / name).read_text()
         if name == FILE_NAME:
             text = Template(text).substitute(name=folder.name, bootstrap=bootstrap)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
         made.append(folder / name)
     return made

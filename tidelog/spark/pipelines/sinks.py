@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
+from tidelog.spark.pipelines.shipping import ship
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
 from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, check_store, row_schema
@@ -44,7 +45,9 @@ def start_all(
     queries: list[StreamingQuery] = []
     try:
         for name in query_names(pipeline):
-            tables = build(session.newSession(), pipeline, name)
+            own = session.newSession()
+            ship(own, pipeline)
+            tables = build(own, pipeline, name)
             with explained(f"sinks.{name}"):
                 sink, frame = _what(pipeline, name, tables)
                 queries.append(_started(pipeline, name, sink, frame, patience))
@@ -114,13 +117,10 @@ def _checkpoint(pipeline: Pipeline, name: str) -> str:
 def _into_topic(
     pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame"
 ) -> "DataStreamWriter":
-    parts = expressions.record_parts(sink, frame.columns)
-    probe = frame.selectExpr(*(f"{text} AS {part}" for part, text in parts.items()))
-    types = {column.name: column.dataType.typeName() for column in probe.schema}
-    records = frame.selectExpr(*expressions.record_columns(name, sink, parts, types))
+    made = records(name, sink, frame)
     told = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.target}
     if sink.mode in ("", "append"):
-        return records.writeStream.format(FORMAT).options(**told)
+        return made.writeStream.format(FORMAT).options(**told)
     # Spark lets sinks in Python append only. So each batch is a write of its own, which has the
     # query and the number of the batch in its transaction: one that is repeated is there once.
     told |= options_of(sink.options) | {"checkpointLocation": _checkpoint(pipeline, name)}
@@ -129,7 +129,15 @@ def _into_topic(
         writer = batch.write.format(FORMAT).mode("append").options(**told)
         writer.options(txnAppId=query_id(batch), txnVersion=str(number)).save()
 
-    return records.writeStream.foreachBatch(write)
+    return made.writeStream.foreachBatch(write)
+
+
+def records(name: str, sink: Sink, frame: "DataFrame") -> "DataFrame":
+    """The rows of a table as the records that a topic or a bucket gets."""
+    parts = expressions.record_parts(sink, frame.columns)
+    probe = frame.selectExpr(*(f"{text} AS {part}" for part, text in parts.items()))
+    types = {column.name: column.dataType.typeName() for column in probe.schema}
+    return frame.selectExpr(*expressions.record_columns(name, sink, parts, types))
 
 
 def _into_iceberg(

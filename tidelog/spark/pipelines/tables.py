@@ -1,15 +1,20 @@
 """Sources and steps, as tables of a session.
 
 Rule 1: nothing is read here that is not needed to know columns: tables are plans.
-Rule 2: what Spark says against a source or a step is told with the key or the file it is about.
+Rule 2: a step can import the Python files of its folder. Each build imports them anew: another
+        pipeline of this process may have files of the same names.
+Rule 3: what Spark says against a source or a step is told with the key or the file it is about.
 """
 
+import importlib
 import runpy
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import TidelogError
 from tidelog.spark.pipelines import expressions
@@ -26,6 +31,10 @@ BEHIND: Final = ("JVM stacktrace", "==", "'", "+-", "\tat ")
 """How lines begin that Spark puts behind a message."""
 
 
+Read: TypeAlias = "Callable[[SparkSession, str, Source], DataFrame]"
+"""What gives the rows of a source, by its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """What sinks can take: every table by its name, and of some sources what was broken."""
@@ -34,11 +43,13 @@ class Tables:
     broken: "dict[str, DataFrame]" = field(default_factory=dict)
 
 
-def build(session: "SparkSession", pipeline: Pipeline, query: str) -> Tables:
+def build(
+    session: "SparkSession", pipeline: Pipeline, query: str, *, read: "Read | None" = None
+) -> Tables:
     """Every source and every step, in order; each is a view that later ones can name in SQL.
 
     They are made for one query, and in its own session: it shows how far it is by a group of its
-    own. One that is about dead letters needs its source alone.
+    own. One that is about dead letters needs its source alone. `read` gives sources other rows.
     """
     tables = Tables()
     alone = query.removesuffix(DEAD_LETTER) if query.endswith(DEAD_LETTER) else ""
@@ -46,7 +57,10 @@ def build(session: "SparkSession", pipeline: Pipeline, query: str) -> Tables:
         if alone and name != alone:
             continue
         with explained(f"sources.{name}"):
-            frame = _read(session, pipeline, source, f"{pipeline.name}.{query}")
+            if read is None:
+                frame = _read(session, pipeline, source, f"{pipeline.name}.{query}")
+            else:
+                frame = read(session, name, source)
             if source.json:
                 frame = _parsed(frame, name, source, tables)
             if source.watermark is not None:
@@ -107,13 +121,31 @@ def _make(session: "SparkSession", pipeline: Pipeline, step: Step, tables: Table
     file = pipeline.folder / step.file
     if step.sql:
         return session.sql(file.read_text().strip().rstrip(";"))
-    transform = runpy.run_path(str(file)).get("transform")
-    if not callable(transform):
-        raise SpecError("it has no function `transform(spark, tables)`")
-    frame = transform(session, dict(tables.named))
+    with importable(pipeline.folder):
+        transform = runpy.run_path(str(file)).get("transform")
+        if not callable(transform):
+            raise SpecError("it has no function `transform(spark, tables)`")
+        frame = transform(session, dict(tables.named))
     if not isinstance(frame, DataFrame):
         raise SpecError(f"`transform` returned {type(frame).__name__}; it must be a DataFrame")
     return frame
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Have the Python files of a folder importable while inside, and forget them behind it."""
+    before, place = set(sys.modules), str(folder)
+    sys.path.insert(0, place)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a step may have seen to that
+            sys.path.remove(place)
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).is_relative_to(folder):
+                del sys.modules[name]
 
 
 @contextmanager

@@ -31,12 +31,13 @@ def ran(folder: Path, **changes: object) -> None:
     state.write(folder, run)
 
 
-def test_a_new_pipeline_is_a_folder_of_three_files(tmp_path, tidelog):
+def test_a_new_pipeline_is_a_folder_of_three_files_and_a_test(tmp_path, tidelog):
     result = tidelog("pipeline", "new", tmp_path / "sales")
 
     assert result.code == 0
     names = [Path(text).name for text in result.out.split()]
-    assert names == ["pipeline.yaml", "revenue.sql", "valid.py"]
+    assert names[:3] == ["pipeline.yaml", "revenue.sql", "valid.py"]
+    assert all("tests/windows" in text for text in result.out.split()[3:])
     assert "run it: tidelog pipeline run" in result.err
 
 

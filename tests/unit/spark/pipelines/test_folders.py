@@ -12,7 +12,7 @@ def test_a_new_folder_holds_a_pipeline_that_is_right(tmp_path: Path) -> None:
     made = create(tmp_path / "sales", bootstrap="kafka:9092")
 
     pipeline = load(tmp_path / "sales")
-    assert [file.name for file in made] == list(SAMPLE)
+    assert [str(file.relative_to(tmp_path / "sales")) for file in made] == list(SAMPLE)
     assert (pipeline.name, pipeline.bootstrap) == ("sales", "kafka:9092")
     assert pipeline.traffic is not None
     assert {sink.kind for sink in pipeline.sinks.values()} == {"bucket", "iceberg"}
@@ -22,7 +22,8 @@ def test_every_file_of_the_sample_is_copied() -> None:
     import tidelog.spark.pipelines as package
 
     sample = Path(package.__path__[0]) / "sample"
-    assert {file.name for file in sample.iterdir() if file.is_file()} == set(SAMPLE)
+    files = {file for file in sample.rglob("*") if file.is_file() and file.suffix != ".pyc"}
+    assert {str(file.relative_to(sample)) for file in files} == set(SAMPLE)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Batches into an Iceberg table, without a Spark: a frame here is what writes a Parquet file."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
-from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, parse
+from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, load, parse
 from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables.counting import RowsMissing
 from tidelog.spark.tables.notes import written
@@ -335,3 +338,20 @@ def test_a_catalog_elsewhere_is_taken_as_it_is_told(pipeline: Pipeline) -> None:
 def test_a_warehouse_in_a_store_needs_a_catalog(pipeline: Pipeline) -> None:
     with pytest.raises(SpecError, match=r"say where the catalog is, too: catalog\.uri"):
         Catalog.of(pipeline, {"warehouse": "s3://bucket/tables"})
+
+
+def test_the_documented_line_reads_the_table_of_a_pipeline(tmp_path):
+    (tmp_path / "revenue").mkdir()
+    (tmp_path / "revenue" / "pipeline.yaml").write_text(
+        "{sources: {a: {topic: a}}, sinks: {out: {from: a, iceberg: sales.revenue}}}"
+    )
+    catalog = Catalog.of(load(tmp_path / "revenue"), {})
+    catalog.prepare("sales.revenue", StructType().add("region", StringType()))
+    catalog.table("sales.revenue").append(pa.table({"region": pa.array(["north"], pa.string())}))
+    text = (Path(__file__).parents[4] / "docs" / "pipelines.md").read_text()
+    (line,) = re.findall(r'python -c "(from pyiceberg[^"]*)"', text)
+
+    ran = subprocess.run([sys.executable, "-c", line], cwd=tmp_path, capture_output=True, text=True)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "north" in ran.stdout

@@ -1,9 +1,13 @@
 """What is told of a failure in a source or a step."""
 
+import runpy
+import sys
+from pathlib import Path
+
 import pytest
 
 from tidelog.spark.pipelines.spec import SpecError
-from tidelog.spark.pipelines.tables import explained, first_words
+from tidelog.spark.pipelines.tables import explained, first_words, importable
 
 OF_SPARK = """[UNRESOLVED_COLUMN] A column `nothing` cannot be resolved.
 Did you mean `id`? line 1 pos 7;
@@ -37,3 +41,14 @@ def test_a_failure_is_told_with_what_it_is_about() -> None:
         raise KeyError("x")
     with pytest.raises(SpecError, match=r"^sources\.a: b is wrong$"), explained("sources.a"):
         raise SpecError("b is wrong")
+
+
+def test_a_step_imports_the_files_beside_it_and_no_other_pipeline_s(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "beside").mkdir(parents=True)
+        (tmp_path / name / "beside" / "__init__.py").write_text(f"NAME = {name!r}")
+        (tmp_path / name / "step.py").write_text("from beside import NAME")
+        with importable(tmp_path / name):
+            assert runpy.run_path(str(tmp_path / name / "step.py"))["NAME"] == name
+        assert "beside" not in sys.modules
+        assert str(tmp_path / name) not in sys.path
