@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,13 @@ SECONDS_MAX = 600
 
 LONGEST = ("test_exactly_once.py", "test_pipelines.py", "test_standalone.py", "test_declarative.py")
 """These first, so that at the end there is no long one that one process has to itself."""
+
+CONNECT = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+"""The one Spark is a server of Spark Connect, too."""
 
 _numbers = itertools.count(1)
 
@@ -52,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"} | CONNECT
     with spark_session("tests", master="local[2]", conf=conf, log=log) as session:
         yield session
 
@@ -64,6 +71,17 @@ def spark(shared_spark: "SparkSession") -> "Iterator[SparkSession]":
     for query in shared_spark.streams.active:
         query.stop()
     shared_spark.catalog.clearCache()
+
+
+@pytest.fixture
+def connect_url(spark: "SparkSession") -> str:
+    """Where clients of Spark Connect reach the same Spark."""
+    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    service = jvm.java.lang.Class.forName(
+        "org.apache.spark.sql.connect.service.SparkConnectService$"
+    )
+    port = service.getField("MODULE$").get(None).localPort()
+    return f"sc://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,9 @@ Rule: whoever waits for Spark must see that something happens; no failure to loo
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tidelog.spark.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,11 @@ def watched(spark: "SparkSession", what: str, on_progress: OnProgress | None) ->
     if on_progress is None:
         yield
         return
+    if is_connect(spark):
+        on_progress(what, 0, 0)
+        with _told_by_server(spark, what, on_progress):
+            yield
+        return
     context = spark.sparkContext
     context.setJobGroup(what, what)
     ended = threading.Event()
@@ -35,6 +42,24 @@ def watched(spark: "SparkSession", what: str, on_progress: OnProgress | None) ->
         ended.set()
         thread.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _told_by_server(spark: "SparkSession", what: str, on_progress: OnProgress) -> Iterator[None]:
+    """Spark Connect tells its clients of tasks while they wait for an answer."""
+    client: Any = spark
+
+    def told(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        known = list(stages or ())
+        if known:
+            done_tasks = sum(stage.num_completed_tasks for stage in known)
+            on_progress(what, done_tasks, sum(stage.num_tasks for stage in known))
+
+    client.registerProgressHandler(told)
+    try:
+        yield
+    finally:
+        client.removeProgressHandler(told)
 
 
 def _look(

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 LOCAL: Final = "local[*]"
 NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 INSTALL: Final = "pip install 'tidelog[spark]'"
+OF_SESSIONS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
 JVM_END_SECONDS_MAX: Final = 30.0
 LOG_TAIL_LINES: Final = 8
 
@@ -53,11 +57,6 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def is_connect(session: "SparkSession") -> bool:
-    """Whether the session is a client of Spark Connect, which has no context of its own."""
-    return type(session).__module__.startswith("pyspark.sql.connect.")
-
-
 def check_installed(packages: tuple[str, ...] = NEEDED) -> None:
     """SparkMissing, if one of these cannot be imported here."""
     for package in packages:
@@ -81,9 +80,17 @@ def spark_session(
 
     `environment` is an archive with a Python in `bin/python`, for executors elsewhere (see
     `packing`); without one they must have this very Python at this very path. `log` gets what the
-    JVM and its workers print.
+    JVM and its workers print. A `master` as `sc://host:15002` is a Spark Connect server, which has
+    its own of all of these.
     """
     check_installed()
+    from tidelog.spark.connect import connected, is_remote
+
+    if is_remote(master):
+        told = {**OF_SESSIONS, **(conf or {})}
+        with connected(name, master=master, conf=told, environment=environment) as session:
+            yield session
+        return
     directory = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
     try:
         log = log or directory / "spark.log"
@@ -111,8 +118,7 @@ def session_settings(
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **OF_SESSIONS,
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     if is_local(master):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Master = Annotated[
     str,
     typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[*], spark://, k8s://, yarn."
+        "--master", metavar="URL", help="Where Spark runs: local[*], spark://, k8s://, yarn, sc://."
     ),
 ]
 Conf = Annotated[

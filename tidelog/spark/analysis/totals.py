@@ -13,6 +13,7 @@ from tidelog.model import Offset
 from tidelog.spark.analysis.measure import SPARK, Kind
 from tidelog.spark.analysis.plan import Task
 from tidelog.spark.analysis.reading import run_task
+from tidelog.spark.connect import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,7 +103,7 @@ def read_all(spark: "SparkSession", bootstrap: str, tasks: Sequence[Task]) -> "D
             for number in batch.column(0).to_pylist():
                 yield from run_task(bootstrap, work[number])
 
-    cores = spark.sparkContext.defaultParallelism
+    cores = parallelism(spark)
     slices = max(1, min(len(work), cores * TASKS_PER_CORE))
     return spark.range(0, len(work), 1, slices).mapInArrow(rows, SPARK)
 

@@ -45,6 +45,7 @@ from tidelog.spark.archive.spans import (
 )
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.archive.tasks import run_tasks
+from tidelog.spark.connect import parallelism
 from tidelog.spark.progress import OnProgress, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
@@ -156,7 +157,7 @@ class Archiver:
         self._bootstrap = bootstrap
         self._settings = settings
         self._on_progress = on_progress
-        self._parallel = spark.sparkContext.defaultParallelism
+        self._parallel = parallelism(spark)
         self._told: dict[str, str] = {}
         self.done = {topic: Done(topic) for topic in topics}
         self.logs: dict[str, Log] = {}

@@ -1,13 +1,16 @@
 """Work that Spark shares out: a task for each item, and what became of them."""
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tidelog.spark.archive.tables import ArchiveError
+from tidelog.spark.connect import is_connect
 from tidelog.spark.progress import why_failed
 
 if TYPE_CHECKING:
@@ -39,5 +42,22 @@ def run_tasks(
     if not items:
         return []
     with blaming_spark(what):
+        if is_connect(spark):
+            return _run_in_arrow(spark, items, work)
         tasks = spark.sparkContext.parallelize(items, len(items))
         return tasks.mapPartitions(work).collect()
+
+
+def _run_in_arrow(
+    spark: "SparkSession", items: Sequence[T], work: Callable[[Iterable[T]], Iterable[R]]
+) -> list[R]:
+    """The same where there are no RDDs: a row of a frame is an item, and of its results."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                done = [pickle.dumps(one) for one in work([items[number]])]
+                yield pa.RecordBatch.from_pydict({"result": pa.array(done, pa.binary())})
+
+    tasks = spark.range(0, len(items), 1, len(items)).mapInArrow(rows, "result binary")
+    return [pickle.loads(row.result) for row in tasks.collect()]

@@ -22,6 +22,7 @@ from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, 
 from tidelog.spark.audit.plan import STRETCH_OFFSETS_MIN, TASKS_PER_CORE, Plan
 from tidelog.spark.audit.replica import Asking, read_stretch
 from tidelog.spark.audit.walk import Kind, Row, Stretch
+from tidelog.spark.connect import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,7 +67,7 @@ def read_all(spark: "SparkSession", asking: Asking, stretches: Sequence[Stretch]
                     yield to_arrow(found)
 
     offsets = sum(one.end - one.start for one in work)
-    cores = spark.sparkContext.defaultParallelism
+    cores = parallelism(spark)
     tasks = min(len(work), max(cores * TASKS_PER_CORE, -(-offsets // STRETCH_OFFSETS_MIN)))
     return spark.range(0, len(work), 1, max(1, tasks)).mapInArrow(rows, SPARK)
 

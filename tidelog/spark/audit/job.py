@@ -26,6 +26,7 @@ from tidelog.spark.audit.plan import (
     still_there,
 )
 from tidelog.spark.audit.replica import Asking
+from tidelog.spark.connect import parallelism
 from tidelog.spark.progress import OnProgress, watched, why_failed
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _compare(
     spark: "SparkSession", bootstrap: str, plan: Plan, table: str, on_progress: OnProgress | None
 ) -> Found:
     asking = Asking(bootstrap=bootstrap)
-    rows = read_all(spark, asking, plan.stretches(spark.sparkContext.defaultParallelism)).persist()
+    rows = read_all(spark, asking, plan.stretches(parallelism(spark))).persist()
     try:
         comparison = Comparison(spark, rows, plan)
         with watched(spark, "reading replicas", on_progress):

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.spark.connect import is_connect
 from tidelog.spark.pipelines.folders import PASSED_OVER
 from tidelog.spark.pipelines.spec import Pipeline
 from tidelog.spark.pipelines.state import DIRECTORY
-from tidelog.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

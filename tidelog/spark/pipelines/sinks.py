@@ -4,10 +4,12 @@ Rule: a query's name is its sink's, and so is its checkpoint's. Both stay the sa
 that is how a query goes on where it was.
 """
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from tidelog.spark.connect import is_connect, own_session
 from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.shipping import ship
@@ -45,7 +47,7 @@ def start_all(
     queries: list[StreamingQuery] = []
     try:
         for name in query_names(pipeline):
-            own = session.newSession()
+            own = own_session(session)
             ship(own, pipeline)
             tables = build(own, pipeline, name)
             with explained(f"sinks.{name}"):
@@ -65,7 +67,12 @@ def _started(
     ten seconds, and on a busy machine that is soon: so queries start one after another, and again
     if need be."""
     for _ in range(STARTS_MAX - 1):
-        query = _start(pipeline, name, sink, frame, patience)
+        try:
+            query = _start(pipeline, name, sink, frame, patience)
+        except Exception as error:  # of a Spark Connect server, which starts some of them first
+            if NOT_CALLED_BACK not in str(error):
+                raise
+            continue
         while query.isActive and query.status["message"].startswith(INITIALISING):
             time.sleep(LOOK_SECONDS)
         if query.isActive or NOT_CALLED_BACK not in str(query.exception()):
@@ -123,11 +130,12 @@ def _into_topic(
         return made.writeStream.format(FORMAT).options(**told)
     # Spark lets sinks in Python append only. So each batch is a write of its own, which has the
     # query and the number of the batch in its transaction: one that is repeated is there once.
-    told |= options_of(sink.options) | {"checkpointLocation": _checkpoint(pipeline, name)}
+    checkpoint = _checkpoint(pipeline, name)
+    told |= options_of(sink.options) | {"checkpointLocation": checkpoint}
 
     def write(batch: "DataFrame", number: int) -> None:
         writer = batch.write.format(FORMAT).mode("append").options(**told)
-        writer.options(txnAppId=query_id(batch), txnVersion=str(number)).save()
+        writer.options(txnAppId=query_id(batch, checkpoint), txnVersion=str(number)).save()
 
     return made.writeStream.foreachBatch(write)
 
@@ -160,13 +168,21 @@ def _into_iceberg(
     patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema))
 
     def write(batch: "DataFrame", number: int) -> None:
-        table.write(batch, query_id(batch), number)
+        table.write(batch, query_id(batch, checkpoint), number)
 
     return frame.writeStream.foreachBatch(write)
 
 
-def query_id(batch: "DataFrame") -> str:
-    """The id of the query that a batch is of; it is the same after a restart."""
-    found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+def query_id(batch: "DataFrame", checkpoint: str = "") -> str:
+    """The id of the query that a batch is of; it is the same after a restart.
+
+    Spark names it in the thread of its batches. With Spark Connect these are in a process of their
+    own; there it is read where Spark keeps it, since before the first batch.
+    """
+    session = batch.sparkSession
+    if is_connect(session):
+        (line,) = session.read.text(f"{checkpoint}/metadata").collect()
+        return str(json.loads(line.value)["id"])
+    found = session.sparkContext.getLocalProperty(QUERY_ID)
     assert found, "Spark names the query in the thread of its batches"
     return found

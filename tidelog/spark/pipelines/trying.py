@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tidelog.errors import TidelogError
+from tidelog.spark.connect import own_session
 from tidelog.spark.pipelines import samples
 from tidelog.spark.pipelines.expressions import quoted
 from tidelog.spark.pipelines.running import SETTINGS
@@ -64,7 +65,7 @@ def attempt(
     """Run one test."""
     compared = []
     try:
-        own = session.newSession()
+        own = own_session(session)
         ship(own, pipeline)
         read = partial(_read, case)
         tables = build(own, pipeline, case.name, read=read)

@@ -1,0 +1,110 @@
+"""Our commands as clients of a Spark Connect server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.spark.topics import Topics, values
+from tests.support.node import TIDELOG
+from tidelog.records import Record
+from tidelog.spark.archive.catalog import load_topic, open_catalog
+from tidelog.spark.connect import ConnectFailed
+from tidelog.spark.pipelines.iceberg import Catalog
+from tidelog.spark.pipelines.spec import load
+from tidelog.spark.session import spark_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STEP = """
+from pyspark.sql.functions import udf
+from beside import shout
+
+def transform(spark, tables):
+    return tables["orders"].withColumn("loud", udf(shout, "string")("region"))
+"""
+
+
+def run(*arguments: str) -> str:
+    """A command of its own, whose process has no Spark but the server's."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TIDELOG, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    return ended.stdout
+
+
+def order(region: str, total: float) -> Record:
+    text = json.dumps({"region": region, "total": total})
+    return Record(key=region.encode(), value=text.encode(), timestamp_ms=1000)
+
+
+def test_a_pipeline_runs_on_a_server_of_others(
+    connect_url: str, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    topics.make(topic, 2)
+    topics.put(topic, [order("north", 1.5), order("south", 2.0), order("north", 3.0)])
+    folder = tmp_path / "sales"
+    folder.mkdir()
+    (folder / "sums.sql").write_text("SELECT loud, sum(total) AS total FROM loudly GROUP BY loud")
+    (folder / "loudly.py").write_text(STEP)
+    (folder / "beside.py").write_text("def shout(text):\n    return text.upper()\n")
+    document: dict[str, Any] = {
+        "bootstrap": topics.bootstrap,
+        "sources": {"orders": {"topic": topic, "json": "region string, total double"}},
+        "steps": [{"python": "loudly.py"}, {"sql": "sums.sql"}],
+        "sinks": {
+            "copies": {"from": "loudly", "topic": f"{topic}-copies", "value": "loud"},
+            "sums": {
+                "from": "sums", "bucket": f"{topic}-sums", "mode": "update", "key": "loud",
+                "value": "total",
+            },
+            "rows": {"from": "loudly", "iceberg": "sales.rows"},
+        },
+        "spark": {"spark.driver.memory": "1g"},
+    }  # fmt: skip
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
+    where = ["--master", connect_url]
+
+    run("pipeline", "run", str(folder), "--once", *where)
+
+    copies = sorted(value or b"" for value in topics.values(f"{topic}-copies"))
+    assert copies == [b"NORTH", b"NORTH", b"SOUTH"]
+    sums = {one.key: one.value for some in topics.records(f"{topic}-sums").values() for one in some}
+    assert sums == {b"NORTH": b"4.5", b"SOUTH": b"2.0"}
+    assert Catalog.of(load(folder), {}).table("sales.rows").scan().to_arrow().num_rows == 3
+
+
+def test_an_archive_and_an_audit_run_on_a_server_of_others(
+    connect_url: str, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    topics.make(topic, 2)
+    topics.put(topic, values(*"abc"))
+    at = ["--bootstrap", topics.bootstrap]
+    where = ["--master", connect_url]
+    run("archive", "run", topic, "--warehouse", str(tmp_path / "archive"), *at, *where)
+    with open_catalog(str(tmp_path / "archive")) as catalog:
+        assert load_topic(catalog, topic).table.scan().to_arrow().num_rows == 3
+    audited = json.loads(run("audit", "--topic", topic, *at, *where, "--json"))
+    assert '"records": 3' in json.dumps(audited), audited
+
+
+def test_what_a_server_of_others_cannot_be_asked_is_told_with_why(connect_url: str) -> None:
+    with (
+        pytest.raises(ConnectFailed, match=r"--environment .* Install Tidelog"),
+        spark_session("x", master=connect_url, environment="environment.tar.gz"),
+    ):
+        pass
+    with (
+        pytest.raises(ConnectFailed, match="no Spark Connect server answers there"),
+        spark_session("x", master="sc://127.0.0.1:1"),
+    ):
+        pass
