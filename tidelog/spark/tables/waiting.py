@@ -79,6 +79,10 @@ class Patience:
     first_seconds: float = FIRST_SECONDS
     seconds_max: float = WAIT_SECONDS_MAX
 
+    def __reduce__(self) -> "tuple[Callable[..., Patience], tuple[float, float]]":
+        """On its way to a Spark Connect server, which runs batches itself: nobody here stops it."""
+        return _patience, (self.first_seconds, self.seconds_max)
+
     def until_there(self, what: str, work: Callable[[], T]) -> T:
         """The result of `work`, which is repeated while somebody is away."""
         pause, deadline = self.first_seconds, time.monotonic() + self.seconds_max
@@ -95,6 +99,10 @@ class Patience:
             if self.stop.wait(pause):
                 raise StoppedWaiting(f"stopped while {what} could not be reached")
             pause = min(pause * 2, LONGEST_SECONDS)
+
+
+def _patience(first_seconds: float, seconds_max: float) -> Patience:
+    return Patience(first_seconds=first_seconds, seconds_max=seconds_max)
 
 
 def _first_line(error: BaseException) -> str:

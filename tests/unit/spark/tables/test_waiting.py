@@ -1,5 +1,6 @@
 """Somebody who is away is waited for; somebody who asks to stop is not made to wait."""
 
+import pickle
 import threading
 
 import pytest
@@ -65,3 +66,12 @@ def test_an_error_of_any_library_is_told_as_one_of_ours() -> None:
     assert is_away(Away("x"))
     with pytest.raises(ValueError, match="wrong"), told_as_away("the catalog"):
         raise ValueError("wrong")
+
+
+def test_patience_travels_to_a_server_that_runs_batches_itself() -> None:
+    sent = Patience(first_seconds=0.5, seconds_max=7.0)
+
+    arrived = pickle.loads(pickle.dumps(sent))
+
+    assert (arrived.first_seconds, arrived.seconds_max) == (0.5, 7.0)
+    assert not arrived.stop.is_set()
