@@ -133,7 +133,7 @@ def test_orders_become_revenue_and_are_counted_once_even_if_batches_are_repeated
     topics.put(topic, [
         order("north", 1.5, 1), order("south", 2.0, 2), order("north", 3.0, 9),
         order("north", -1.0, 3), Record(value=b'{"region": "nor', timestamp_ms=1000),
-        order("east", "much", 4),
+        order("east", "much", 4), Record(key=b"east", value=None, timestamp_ms=1000),
     ])  # fmt: skip
     run_once(spark, pipeline)
     forget_the_last_commit(pipeline)

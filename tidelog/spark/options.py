@@ -18,6 +18,7 @@ from tidelog.client.cluster import parse_bootstrap
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
+from tidelog.spark.json_times import Misread, zone
 from tidelog.spark.ranges import EARLIEST, LATEST, Offsets, from_json
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ READ: Final = frozenset({
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix", "commitOffsets",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms", "valueFormat", "history",
+    "partition.metadata.cache.ttl.ms", "valueFormat", "timeZone", "history",
     "archive.warehouse", "archive.catalog",
 })  # fmt: skip
 READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
@@ -40,7 +41,7 @@ READ_STREAM: Final = READ | {
 }
 WRITE: Final = frozenset({
     "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
-    "valueFormat", "verifyReplays",
+    "valueFormat", "timeZone", "verifyReplays",
 })  # fmt: skip
 OF_SPARK: Final = frozenset(
     {"path", "checkpointLocation", "queryName", "outputMode", "mergeSchema"}
@@ -135,6 +136,7 @@ class ReadOptions:
     idle_seconds_max: float
     timeout_seconds: float
     value_is_json: bool
+    time_zone: str
     archive: "Archive | None"
 
 
@@ -168,6 +170,7 @@ class WriteOptions:
     timeout_seconds: float
     keeps_timestamps: bool
     value_is_json: bool
+    time_zone: str
 
 
 class _Given:
@@ -235,6 +238,14 @@ class _Given:
         parse_bootstrap(text)
         return text
 
+    def time_zone(self) -> str:
+        text = self.text("timeZone", "UTC")
+        try:
+            zone(text)
+        except Misread as error:
+            raise ConfigError(f"option timeZone: {error}") from None
+        return text
+
     def timeout_seconds(self) -> float:
         return self.count("kafka.default.api.timeout.ms", 60_000, least=1) / 1000
 
@@ -289,6 +300,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         idle_seconds_max=given.count("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
         timeout_seconds=given.timeout_seconds(),
         value_is_json=given.choice("valueFormat", {"binary": False, "json": True}, "binary"),
+        time_zone=given.time_zone(),
         archive=_archive(given),
     )
 
@@ -331,6 +343,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         timeout_seconds=given.timeout_seconds(),
         keeps_timestamps=given.flag("includeTimestamp", False),
         value_is_json=given.choice("valueFormat", {"binary": False, "json": True}, "binary"),
+        time_zone=given.time_zone(),
     )
 
 

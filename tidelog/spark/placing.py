@@ -24,9 +24,11 @@ from tidelog.spark import asking
 from tidelog.spark.columns import ARROW
 from tidelog.spark.content import NOTHING, content_of
 from tidelog.spark.encode import cut, encode
+from tidelog.spark.json_times import zone
+from tidelog.spark.json_writing import json_objects
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.partitioning import group_rows, partitions_of
-from tidelog.spark.rows import json_columns, to_json
+from tidelog.spark.rows import TOMBSTONE, json_columns
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """What may wait for more rows, over all partitions: then the fullest one is sent as it is."""
@@ -49,7 +51,7 @@ class Counted:
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
-        self._json = json_columns(schema) if options.value_is_json else ()
+        self._json = json_columns(schema) if options.value_is_json else None
         self.content = NOTHING
 
     def count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -64,13 +66,22 @@ class Counted:
         columns = {
             "key": _binary(batch.column("key")) if "key" in names
             else pa.nulls(batch.num_rows, pa.binary()),
-            "value": to_json(batch, self._json) if self._json else _binary(batch.column("value")),
+            "value": self._values(batch),
         }  # fmt: skip
         if "headers" in names:
             columns["headers"] = batch.column("headers").cast(ARROW["headers"])
         if self._options.keeps_timestamps and "timestamp" in names:
             columns["timestamp"] = batch.column("timestamp")
         return pa.RecordBatch.from_pydict(columns)
+
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        if self._json is None:
+            return _binary(batch.column("value"))
+        made = json_objects(batch, self._json, zone(self._options.time_zone))
+        if TOMBSTONE not in batch.schema.names:
+            return made
+        deletes = batch.column(TOMBSTONE).fill_null(False)
+        return pc.if_else(deletes, pa.scalar(None, made.type), made)
 
 
 class Output(Counted):

@@ -4,24 +4,24 @@ Rule 1: a schema that cannot be had is refused before anything is read, column b
 Rule 2: with JSON values, every column that is not one of a topic's own is a field of the value. A
         value that is no JSON object, or whose fields do not fit, gives nulls: one bad record must
         not stop a query. Name a column `_corrupt_record` to see such values.
+Rule 3: a record without a value is a tombstone. It is not corrupt; `_tombstone` tells it apart.
 """
 
-import base64
-import datetime
-import decimal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
 from tidelog.spark.columns import ARROW, SPARK, arrow_schema
+from tidelog.spark.json_reading import JsonReader
+from tidelog.spark.json_times import zone
 
-CORRUPT: Final = "_corrupt_record"
+TOMBSTONE: Final = "_tombstone"
+"""A column that says whether a record has no value, which deletes its key."""
 KEYS: Final = ("key", "value")
 TEXTS: Final = ("string", "binary")
 
@@ -39,27 +39,28 @@ class Projection:
     """Of the log; what Spark gets may be more, made of the values."""
     schema: pa.Schema
     """As Spark wants its batches, to the last detail."""
-    json_fields: tuple[str, ...] = ()
+    fields: StructType | None = None
+    """What is taken out of JSON values; None for nothing."""
+    time_zone: str = "UTC"
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.json_fields:
+        if self.fields is None:
             return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-        parsed = parse_json(batch.column("value"), self._json_schema())
-        arrays = [
-            parsed.column(field.name)
-            if field.name in self.json_fields
-            else batch.column(field.name)
-            for field in self.schema
-        ]
+        values = batch.column("value")
+        parsed = self._reader(self.fields).read(values)
+        made = {name: parsed.column(name) for name in parsed.schema.names}
+        made |= {TOMBSTONE: values.is_null()} if TOMBSTONE in self.schema.names else {}
+        arrays = [made[name] if name in made else batch.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _json_schema(self) -> pa.Schema:
-        return pa.schema([self.schema.field(name) for name in self.json_fields])
+    def _reader(self, fields: StructType) -> JsonReader:
+        arrow = pa.schema([self.schema.field(name) for name in fields.names])
+        return JsonReader(fields, arrow, zone(self.time_zone))
 
 
-def projection(schema: StructType, *, value_is_json: bool) -> Projection:
+def projection(schema: StructType, *, value_is_json: bool, time_zone: str = "UTC") -> Projection:
     """How a schema is met; ConfigError names the column that cannot be."""
-    fields: list[str] = []
+    fields = StructType()
     for field in schema.fields:
         wanted = field.dataType.simpleString()
         if field.name in SPARK:
@@ -68,106 +69,23 @@ def projection(schema: StructType, *, value_is_json: bool) -> Projection:
                     f"column {field.name} is {SPARK[field.name]}, not {wanted}; cast it afterwards"
                 )
         elif value_is_json:
-            fields.append(field.name)
+            if field.name != TOMBSTONE:
+                fields.add(field)
+            elif wanted != "boolean":
+                raise ConfigError(f"column {TOMBSTONE} is boolean, not {wanted}")
         else:
             raise ConfigError(
                 f"a topic has no column {field.name}; it has {', '.join(SPARK)}. Set "
                 "valueFormat=json to take other columns from JSON values"
             )
     columns = [field.name for field in schema.fields if field.name in SPARK]
-    if fields and "value" not in columns:
+    is_made = len(columns) < len(schema.fields)
+    if is_made and "value" not in columns:
         columns.append("value")
     return Projection(
         columns=tuple(columns), schema=to_arrow_schema(schema, timezone="UTC"),
-        json_fields=tuple(fields),
+        fields=fields if is_made else None, time_zone=time_zone,
     )  # fmt: skip
-
-
-def parse_json(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
-    """The fields of JSON objects, as columns; a value that does not fit gives nulls."""
-    rows = [_parse(value) for value in values.to_pylist()]
-    arrays = []
-    for field in schema:
-        if field.name == CORRUPT:
-            continue
-        taken = [None if row is None else row.get(field.name) for row in rows]
-        arrays.append(_column(taken, field.type))
-    names = [field.name for field in schema if field.name != CORRUPT]
-    columns = dict(zip(names, arrays, strict=True))
-    if CORRUPT in schema.names:
-        texts = [
-            value.decode(errors="replace") if row is None and value is not None else None
-            for row, value in zip(rows, values.to_pylist(), strict=True)
-        ]
-        columns[CORRUPT] = pa.array(texts, schema.field(CORRUPT).type)
-    return pa.RecordBatch.from_arrays(
-        [columns[name] for name in schema.names], names=list(schema.names)
-    )
-
-
-def _parse(value: bytes | None) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    try:
-        document = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a column of a type; those that do not fit one by one, if not all do at once."""
-    if pa.types.is_integer(kind):  # Arrow would cut them
-        values = [None if isinstance(value, float) and value % 1 else value for value in values]
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([_fitted(value, kind) for value in values], kind)
-
-
-def _fitted(value: Any, kind: pa.DataType) -> Any:
-    for candidate in (value, *_readings(value, kind)):
-        try:
-            return pa.scalar(candidate, kind).as_py()
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            continue
-    return None
-
-
-def _readings(value: Any, kind: pa.DataType) -> Sequence[Any]:
-    """How else a JSON value may be read: times and decimals come as strings, numbers as numbers."""
-    try:
-        if pa.types.is_timestamp(kind) and isinstance(value, str):
-            time = datetime.datetime.fromisoformat(value)
-            return [time if time.tzinfo else time.replace(tzinfo=datetime.UTC)]
-        if pa.types.is_date(kind) and isinstance(value, str):
-            return [datetime.date.fromisoformat(value)]
-        if pa.types.is_decimal(kind) and isinstance(value, str | int | float):
-            return [decimal.Decimal(str(value))]
-        if pa.types.is_floating(kind) and isinstance(value, int):
-            return [float(value)]
-        if pa.types.is_binary(kind) and isinstance(value, str):
-            return [base64.b64decode(value, validate=True)]
-        if pa.types.is_string(kind) and value is not None:
-            return [msgspec.json.encode(value).decode()]
-    except (ValueError, ArithmeticError):
-        pass
-    return []
-
-
-def to_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """One JSON object for each row, of the columns named; nulls are left out."""
-    columns = [batch.column(name).to_pylist() for name in names]
-    encode = msgspec.json.Encoder(enc_hook=str).encode
-    return pa.array(
-        [
-            encode(
-                {name: value for name, value in zip(names, row, strict=True) if value is not None}
-            )
-            for row in zip(*columns, strict=True)
-        ],
-        pa.binary(),
-    )
 
 
 def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool) -> None:
@@ -176,7 +94,7 @@ def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool
     if topic is None and "topic" not in types:
         raise ConfigError('where to? Set option "topic", or give the rows a column `topic`')
     if value_is_json:
-        if not json_columns(schema):
+        if not json_columns(schema).fields:
             raise ConfigError(
                 "valueFormat=json needs columns besides key, topic, partition, headers"
             )
@@ -187,7 +105,7 @@ def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool
         )
     allowed = {
         "key": TEXTS, "value": TEXTS, "topic": ("string",), "partition": ("int",),
-        "headers": (SPARK["headers"],),
+        "headers": (SPARK["headers"],), TOMBSTONE: ("boolean",),
     }  # fmt: skip
     for name, kinds in allowed.items():
         if value_is_json and name == "value":
@@ -196,12 +114,12 @@ def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool
             raise ConfigError(f"column {name} must be {' or '.join(kinds)}, not {types[name]}")
 
 
-OWN: Final = frozenset({"key", "topic", "partition", "headers"})
+OWN: Final = frozenset({"key", "topic", "partition", "headers", TOMBSTONE})
 
 
-def json_columns(schema: StructType) -> tuple[str, ...]:
+def json_columns(schema: StructType) -> StructType:
     """The columns that become fields of a JSON value."""
-    return tuple(name for name in schema.fieldNames() if name not in OWN)
+    return StructType([field for field in schema.fields if field.name not in OWN])
 
 
 assert ARROW.keys() == SPARK.keys()

@@ -21,7 +21,14 @@ from pyspark.sql.types import StructField, StructType
 from tidelog.errors import ConfigError
 from tidelog.spark.batch import BatchReader, FilteringReader
 from tidelog.spark.columns import PLAIN
-from tidelog.spark.options import READ_BATCH, READ_STREAM, WRITE, read_options, write_options
+from tidelog.spark.options import (
+    READ_BATCH,
+    READ_STREAM,
+    WRITE,
+    ReadOptions,
+    read_options,
+    write_options,
+)
 from tidelog.spark.rows import check_writable, projection, spark_schema
 from tidelog.spark.streaming import StreamReader
 from tidelog.spark.writing import BatchWriter, StreamWriter
@@ -55,11 +62,11 @@ class TidelogSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self._given(schema), streaming=False)
         reader = FilteringReader if _may_filter() else BatchReader
-        return reader(options, self._projection(schema, options.value_is_json))
+        return reader(options, self._projection(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = read_options(self._given(schema), streaming=True)
-        return StreamReader(options, self._projection(schema, options.value_is_json))
+        return StreamReader(options, self._projection(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -90,8 +97,8 @@ class TidelogSource(DataSource):
     def _flag(self, name: str) -> str:
         return str(self.options.get(name, "")).lower()
 
-    def _projection(self, schema: StructType, value_is_json: bool) -> "Projection":
-        return projection(schema, value_is_json=value_is_json)
+    def _projection(self, schema: StructType, options: ReadOptions) -> "Projection":
+        return projection(schema, value_is_json=options.value_is_json, time_zone=options.time_zone)
 
 
 # Spark keeps the options of a table in its catalog, but gives them to a Python source only once,

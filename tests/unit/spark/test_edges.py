@@ -29,7 +29,7 @@ from tidelog.spark.filters import take
 from tidelog.spark.options import read_options, write_options
 from tidelog.spark.placing import Output
 from tidelog.spark.reading import DataLost
-from tidelog.spark.rows import parse_json, projection, spark_schema
+from tidelog.spark.rows import projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
 from tidelog.spark.streaming import StreamReader
 from tidelog.spark.writing import Batch, BatchWriter, NotDecided, Written
@@ -281,15 +281,6 @@ def test_a_time_before_1970_does_not_hide_records_from_before_1970():
     long_ago = datetime.datetime(1960, 1, 1, tzinfo=datetime.UTC)
     wanted, _ = take([GreaterThanOrEqual(("timestamp",), long_ago)])
     assert wanted.from_time_ms is None  # 0 would pass over all that has no time: -1
-
-
-# rows.py
-
-
-def test_json_that_goes_too_deep_stops_no_query():
-    schema = pa.schema([("a", pa.string()), ("_corrupt_record", pa.string())])
-    rows = parse_json(pa.array([b"[" * 10_000, b'{"a": "x"}']), schema)
-    assert rows.column("a").to_pylist() == [None, "x"]
 
 
 # source.py

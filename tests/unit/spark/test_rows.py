@@ -1,11 +1,11 @@
 import datetime
-import decimal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     DoubleType,
     IntegerType,
@@ -18,12 +18,12 @@ from pyspark.sql.types import (
 
 from tidelog.errors import ConfigError
 from tidelog.spark.columns import PLAIN, arrow_schema, ddl
-from tidelog.spark.rows import check_writable, json_columns, parse_json, projection, to_json
+from tidelog.spark.rows import check_writable, json_columns, projection
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {
     "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "bigint": LongType(),
-    "double": DoubleType(), "timestamp": TimestampType(),
+    "double": DoubleType(), "timestamp": TimestampType(), "boolean": BooleanType(),
     "array<struct<key:string,value:binary>>": ArrayType(HEADER),
 }  # fmt: skip
 
@@ -87,29 +87,28 @@ def test_json_values_become_columns_and_bad_ones_nulls():
         "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
     }  # fmt: skip
     assert (rows[1]["id"], rows[1]["price"], rows[1]["n"]) == ("5", None, None)
-    assert [row["_corrupt_record"] for row in rows] == [None, None, "no json", "[1]", None, None]
+    assert [row["_corrupt_record"] is None for row in rows] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert rows[5]["n"] is None
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4, 5]
 
 
-def test_values_that_are_no_text_are_shown_as_corrupt_all_the_same():
-    schema = pa.schema([("id", pa.string()), ("_corrupt_record", pa.string())])
-    rows = parse_json(pa.array([b"\xff\xfe"], pa.binary()), schema)
+def test_a_record_without_a_value_is_a_tombstone_and_no_corrupt_record():
+    plan = projection(
+        fields("id string, _tombstone boolean, _corrupt_record string"), value_is_json=True
+    )
+    values = pa.array([b'{"id": "a"}', None, b"no json", b"null"], pa.binary())
 
-    rows.validate(full=True)
-    assert rows.to_pylist() == [{"id": None, "_corrupt_record": "\ufffd\ufffd"}]
+    rows = plan.rows(pa.RecordBatch.from_pydict({"value": values})).to_pylist()
 
-
-def test_rows_become_json_objects_without_their_nulls():
-    batch = pa.RecordBatch.from_pydict({
-        "id": pa.array(["a", None]),
-        "price": pa.array([decimal.Decimal("1.50"), decimal.Decimal("2.00")]),
-        "day": pa.array([datetime.date(2026, 1, 2)] * 2),
-    })  # fmt: skip
-
-    assert to_json(batch, ("id", "price", "day")).to_pylist() == [
-        b'{"id":"a","price":"1.50","day":"2026-01-02"}', b'{"price":"2.00","day":"2026-01-02"}',
-    ]  # fmt: skip
+    assert [row["_tombstone"] for row in rows] == [False, True, False, False]
+    assert [row["_corrupt_record"] for row in rows] == [None, None, "no json", "null"]
 
 
 @pytest.mark.parametrize(
@@ -134,4 +133,4 @@ def test_rows_that_can_be_written_are_let_pass():
                    value_is_json=False)  # fmt: skip
     schema = fields("key string, id int, total double")
     check_writable(schema, topic="t", value_is_json=True)
-    assert json_columns(schema) == ("id", "total")
+    assert json_columns(schema).names == ["id", "total"]

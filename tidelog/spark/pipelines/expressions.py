@@ -13,7 +13,9 @@ JSON: Final = "_json"
 BROKEN: Final = "_broken"
 OF_RECORDS: Final = ("key", "topic", "partition", "offset", "timestamp")
 """Columns of a topic that stay beside the fields of its JSON, each with a `_` before it."""
-BROKEN_ROW: Final = f"({JSON} IS NULL OR {JSON}.{BROKEN} IS NOT NULL)"
+TOMBSTONE: Final = "_tombstone"
+"""A column beside the fields: whether the record has no value, which deletes its key."""
+BROKEN_ROW: Final = f"(value IS NOT NULL AND ({JSON} IS NULL OR {JSON}.{BROKEN} IS NOT NULL))"
 NESTED: Final = ("struct", "array", "map")
 
 
@@ -39,7 +41,8 @@ def parsed_json(schema: str) -> str:
 def json_columns(fields: Sequence[str]) -> list[str]:
     """The fields as columns, and where each comes from."""
     told = [f"{JSON}.{quoted(name)}" for name in fields if name != BROKEN]
-    return [*told, *(f"{quoted(name)} AS _{name}" for name in OF_RECORDS)]
+    own = [f"{quoted(name)} AS _{name}" for name in OF_RECORDS]
+    return [*told, *own, f"value IS NULL AS {TOMBSTONE}"]
 
 
 def checked_json(source: str) -> str:
@@ -81,8 +84,10 @@ def record_parts(sink: Sink, columns: Sequence[str]) -> dict[str, str]:
     if sink.value or "value" in columns:
         parts["value"] = sink.value or "`value`"
     else:
-        others = [name for name in columns if sink.key or name != "key"]
+        others = [name for name in columns if name != TOMBSTONE and (sink.key or name != "key")]
         parts["value"] = f"to_json(struct({', '.join(map(quoted, others))}))"
+        if TOMBSTONE in columns:
+            parts["value"] = f"if({TOMBSTONE}, NULL, {parts['value']})"
     if sink.headers or "headers" in columns:
         parts["headers"] = sink.headers or "`headers`"
     return parts

@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.spark.pipelines.expressions import (
+    BROKEN_ROW,
     checked_json,
     json_columns,
     literal,
@@ -25,7 +26,7 @@ def test_fields_of_json_are_columns_beside_those_of_the_record() -> None:
     assert columns[:2] == ["_json.`id`", "_json.`a b`"]
     assert columns[2:] == [
         "`key` AS _key", "`topic` AS _topic", "`partition` AS _partition", "`offset` AS _offset",
-        "`timestamp` AS _timestamp",
+        "`timestamp` AS _timestamp", "value IS NULL AS _tombstone",
     ]  # fmt: skip
 
 
@@ -88,3 +89,11 @@ def test_a_row_of_a_bucket_without_a_key_fails_with_the_name_of_the_setting() ->
     (key,) = record_columns("s", sink, {"key": "id"}, {"key": "binary"})
 
     assert key.startswith("coalesce(id, CAST(raise_error('sinks.s.key is null in a row;")
+
+
+def test_a_tombstone_is_no_broken_row_and_deletes_in_a_sink() -> None:
+    assert BROKEN_ROW.startswith("(value IS NOT NULL AND ")
+    assert "value IS NULL AS _tombstone" in json_columns(["id"])
+    parts = record_parts(Sink(table="t", bucket="b", key="_key"), ["id", "_key", "_tombstone"])
+
+    assert parts["value"] == "if(_tombstone, NULL, to_json(struct(`id`, `_key`)))"
