@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.spark.topics import NOW_MS, values
+from tests.unit.schemas.double import registry_double
 from tidelog.client.partitioner import partition_for
 from tidelog.records import Codec, Record
 from tidelog.spark.asking import ask
@@ -197,3 +198,35 @@ def test_a_topic_is_not_overwritten(spark, topics, topic):
     rows = spark.range(1).selectExpr("cast(id as string) value")
     with pytest.raises(Exception, match=r'write with mode\("append"\)'):
         rows.write.format("tidelog").mode("overwrite").options(**topics.options, topic=topic).save()
+
+
+def test_avro_of_a_schema_registry_is_written_and_read(spark, topics, topic, tmp_path):
+    topics.make(topic)
+    with registry_double() as registry:
+        avro = {"valueFormat": "avro", "keyFormat": "avro", "schema.registry.url": registry.url}
+        rows = spark.sql(
+            "select 'k' key, named_struct('id', 1, 'at', timestamp'2026-01-02 03:04:05') value "
+            "union all select 'k', null"
+        ).coalesce(1)
+        with pytest.raises(Exception, match=r"has no schema.*schema\.auto\.register"):
+            topics.append(rows, topic, **avro)
+        topics.append(rows, topic, **avro, **{"schema.auto.register": "true"})
+
+        found = topics.read(spark, topic, **avro)
+        assert found.schema["value"].dataType.simpleString() == "struct<id:int,at:timestamp>"
+        taken = found.orderBy("offset").selectExpr("key", "value.id", "cast(value.at as string)")
+        assert [tuple(row) for row in taken.collect()] == [
+            ("k", 1, "2026-01-02 03:04:05"), ("k", None, None),
+        ]  # fmt: skip
+
+        topics.put(topic, values("no frame"))
+        with pytest.raises(Exception, match=r"at offset \d+ a record that cannot be read"):
+            topics.read(spark, topic, **avro).collect()
+        reader = spark.readStream.format("tidelog").options(**topics.options, subscribe=topic)
+        reader = reader.options(startingOffsets="earliest", **avro)
+        stream = reader.schema("id int, offset bigint, _corrupt_record string").load()
+        writer = stream.writeStream.format("memory").queryName("avro_stream")
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        assert writer.start().awaitTermination(60)
+        read = spark.sql("select id, _corrupt_record is null from avro_stream order by offset")
+        assert [tuple(row) for row in read.collect()] == [(1, True), (None, True), (None, False)]

@@ -10,6 +10,7 @@ from tidelog.spark.filters import Wanted, take
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Planner
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.registered import RegisteredProjection
 from tidelog.spark.rows import Projection
 from tidelog.spark.streaming import read_rows
 
@@ -17,7 +18,7 @@ from tidelog.spark.streaming import read_rows
 class BatchReader(DataSourceReader):
     """One read of the ranges that there are when it is planned."""
 
-    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+    def __init__(self, options: ReadOptions, projection: Projection | RegisteredProjection) -> None:
         self._options = options
         self._projection = projection
         self._wanted = Wanted()

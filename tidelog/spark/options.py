@@ -18,18 +18,26 @@ from tidelog.client.cluster import parse_bootstrap
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
+from tidelog.schemas.formats import KINDS, PartFormat
+from tidelog.schemas.subjects import SubjectStrategy
 from tidelog.spark.json_times import Misread, zone
 from tidelog.spark.ranges import EARLIEST, LATEST, Offsets, from_json
 
 T = TypeVar("T")
 
-READ: Final = frozenset({
+FORMATS: Final = frozenset({
+    "valueFormat", "keyFormat", "timeZone", "schema.registry.url",
+    "schema.registry.basic.auth.user.info", "schema.subject.strategy", "value.subject",
+    "key.subject", "value.schema.id", "key.schema.id", "value.schema.version",
+    "key.schema.version",
+})  # fmt: skip
+READ: Final = FORMATS | frozenset({
     "assign", "subscribe", "subscribePattern",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix", "commitOffsets",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms", "valueFormat", "timeZone", "history",
+    "partition.metadata.cache.ttl.ms", "history",
     "archive.warehouse", "archive.catalog",
 })  # fmt: skip
 READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
@@ -39,9 +47,9 @@ READ_STREAM: Final = READ | {
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 }
-WRITE: Final = frozenset({
+WRITE: Final = FORMATS | frozenset({
     "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
-    "valueFormat", "timeZone", "verifyReplays",
+    "verifyReplays", "schema.auto.register",
 })  # fmt: skip
 OF_SPARK: Final = frozenset(
     {"path", "checkpointLocation", "queryName", "outputMode", "mergeSchema"}
@@ -136,6 +144,8 @@ class ReadOptions:
     idle_seconds_max: float
     timeout_seconds: float
     value_is_json: bool
+    value_format: PartFormat
+    key_format: PartFormat
     time_zone: str
     archive: "Archive | None"
 
@@ -170,6 +180,8 @@ class WriteOptions:
     timeout_seconds: float
     keeps_timestamps: bool
     value_is_json: bool
+    value_format: PartFormat
+    key_format: PartFormat
     time_zone: str
 
 
@@ -238,6 +250,24 @@ class _Given:
         parse_bootstrap(text)
         return text
 
+    def part_format(self, part: str, names: tuple[str, ...]) -> PartFormat:
+        """How keys or values are written; what a registry knows needs its address."""
+        name = self.choice(f"{part}Format", {one: one for one in names}, "binary")
+        url = self.get("schema.registry.url")
+        if name in KINDS and url is None:
+            raise ConfigError(f"{part}Format={name} needs schema.registry.url")
+        return PartFormat(
+            part=part, name=name, url=url or "",
+            user_info=self.get("schema.registry.basic.auth.user.info"),
+            strategy=self.choice(
+                "schema.subject.strategy", {one.value: one for one in SubjectStrategy}, "topic"
+            ),
+            subject=self.get(f"{part}.subject"),
+            schema_id=self.number(f"{part}.schema.id"),
+            version=self.number(f"{part}.schema.version", least=1),
+            auto_register=self.flag("schema.auto.register", False),
+        )  # fmt: skip
+
     def time_zone(self) -> str:
         text = self.text("timeZone", "UTC")
         try:
@@ -299,7 +329,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fetch_bytes=given.count("kafka.max.partition.fetch.bytes", 8 * MIB, least=1),
         idle_seconds_max=given.count("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
         timeout_seconds=given.timeout_seconds(),
-        value_is_json=given.choice("valueFormat", {"binary": False, "json": True}, "binary"),
+        value_is_json=given.text("valueFormat", "binary").lower() == "json",
+        value_format=given.part_format("value", ("binary", "json", *KINDS)),
+        key_format=given.part_format("key", ("binary", *KINDS)),
         time_zone=given.time_zone(),
         archive=_archive(given),
     )
@@ -342,7 +374,9 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         verifies_replays=given.flag("verifyReplays", True),
         timeout_seconds=given.timeout_seconds(),
         keeps_timestamps=given.flag("includeTimestamp", False),
-        value_is_json=given.choice("valueFormat", {"binary": False, "json": True}, "binary"),
+        value_is_json=given.text("valueFormat", "binary").lower() == "json",
+        value_format=given.part_format("value", ("binary", "json", *KINDS)),
+        key_format=given.part_format("key", ("binary", *KINDS)),
         time_zone=given.time_zone(),
     )
 

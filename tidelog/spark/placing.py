@@ -28,6 +28,7 @@ from tidelog.spark.json_times import zone
 from tidelog.spark.json_writing import json_objects
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.partitioning import group_rows, partitions_of
+from tidelog.spark.registered import Parts, written_value
 from tidelog.spark.rows import TOMBSTONE, json_columns
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -49,8 +50,12 @@ class _Waiting:
 class Counted:
     """The rows of one task, as the records that they become, and what these are."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, parts: Parts | None = None
+    ) -> None:
         self._options = options
+        self._parts = parts or {}
+        self._fields = json_columns(schema)
         self._json = json_columns(schema) if options.value_is_json else None
         self.content = NOTHING
 
@@ -64,7 +69,7 @@ class Counted:
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
         columns = {
-            "key": _binary(batch.column("key")) if "key" in names
+            "key": self._keys(batch) if "key" in names
             else pa.nulls(batch.num_rows, pa.binary()),
             "value": self._values(batch),
         }  # fmt: skip
@@ -74,7 +79,13 @@ class Counted:
             columns["timestamp"] = batch.column("timestamp")
         return pa.RecordBatch.from_pydict(columns)
 
+    def _keys(self, batch: pa.RecordBatch) -> pa.Array:
+        keys = batch.column("key")
+        return self._parts["key"].write(keys) if "key" in self._parts else _binary(keys)
+
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        if (writer := self._parts.get("value")) is not None:
+            return writer.write(written_value(batch, self._fields))
         if self._json is None:
             return _binary(batch.column("value"))
         made = json_objects(batch, self._json, zone(self._options.time_zone))
@@ -89,9 +100,9 @@ class Output(Counted):
 
     def __init__(
         self, options: WriteOptions, schema: StructType, sender: BatchSender, identity: Identity,
-        *, slot: int,
+        *, slot: int, parts: Parts | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(options, schema)
+        super().__init__(options, schema, parts)
         self._sender = sender
         self._identity = identity
         self._sticky = slot

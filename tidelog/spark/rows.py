@@ -19,6 +19,7 @@ from tidelog.errors import ConfigError
 from tidelog.spark.columns import ARROW, SPARK, arrow_schema
 from tidelog.spark.json_reading import JsonReader
 from tidelog.spark.json_times import zone
+from tidelog.spark.options import WriteOptions
 
 TOMBSTONE: Final = "_tombstone"
 """A column that says whether a record has no value, which deletes its key."""
@@ -88,15 +89,17 @@ def projection(schema: StructType, *, value_is_json: bool, time_zone: str = "UTC
     )  # fmt: skip
 
 
-def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool) -> None:
+def check_writable(schema: StructType, options: WriteOptions) -> None:
     """Refuse a schema that cannot be written, naming the column and the fix."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if topic is None and "topic" not in types:
+    form = options.value_format
+    is_made = options.value_is_json or form.is_registered
+    if options.topic is None and "topic" not in types:
         raise ConfigError('where to? Set option "topic", or give the rows a column `topic`')
-    if value_is_json:
+    if is_made:
         if not json_columns(schema).fields:
             raise ConfigError(
-                "valueFormat=json needs columns besides key, topic, partition, headers"
+                f"valueFormat={form.name} needs columns besides key, topic, partition, headers"
             )
     elif "value" not in types:
         raise ConfigError(
@@ -108,7 +111,7 @@ def check_writable(schema: StructType, *, topic: str | None, value_is_json: bool
         "headers": (SPARK["headers"],), TOMBSTONE: ("boolean",),
     }  # fmt: skip
     for name, kinds in allowed.items():
-        if value_is_json and name == "value":
+        if (name == "value" and is_made) or (name == "key" and options.key_format.is_registered):
             continue
         if types.get(name, kinds[0]) not in kinds:
             raise ConfigError(f"column {name} must be {' or '.join(kinds)}, not {types[name]}")

@@ -19,15 +19,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from tidelog.errors import ConfigError
+from tidelog.schemas.formats import KINDS
 from tidelog.spark.batch import BatchReader, FilteringReader
 from tidelog.spark.columns import PLAIN
 from tidelog.spark.options import (
     READ_BATCH,
     READ_STREAM,
     WRITE,
+    Assigned,
     ReadOptions,
+    Subscribed,
     read_options,
     write_options,
+)
+from tidelog.spark.registered import (
+    PartReader,
+    RegisteredProjection,
+    part_reader,
+    part_writers,
+    registered_projection,
+    registered_schema,
 )
 from tidelog.spark.rows import check_writable, projection, spark_schema
 from tidelog.spark.streaming import StreamReader
@@ -57,6 +68,14 @@ class TidelogSource(DataSource):
             )
         has_headers = self._flag("includeHeaders") == "true"
         schema = spark_schema((*PLAIN, "headers") if has_headers else PLAIN)
+        if self._names_a_registered_format():
+            given = {
+                name.removeprefix(OPTION_PREFIX): text for name, text in self.options.items()
+                if PROVIDER not in self.options or name.startswith(OPTION_PREFIX)
+            }  # fmt: skip
+            schema = registered_schema(
+                schema, _readers(read_options(_of_reads(given), streaming=False))
+            )
         return _remember(schema, self.options) if PROVIDER in self.options else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -72,15 +91,15 @@ class TidelogSource(DataSource):
         if overwrite:
             raise ConfigError('a topic is not overwritten; write with mode("append")')
         options = write_options(self._given_to_write(schema), streaming=False)
-        check_writable(schema, topic=options.topic, value_is_json=options.value_is_json)
-        return BatchWriter(options, schema)
+        check_writable(schema, options)
+        return BatchWriter(options, schema, part_writers(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         if overwrite:
             raise ConfigError("complete mode would overwrite a topic; write with foreachBatch")
         options = write_options(self._given_to_write(schema), streaming=True)
-        check_writable(schema, topic=options.topic, value_is_json=options.value_is_json)
-        return StreamWriter(options, schema)
+        check_writable(schema, options)
+        return StreamWriter(options, schema, part_writers(schema, options))
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
         """The options; of a table of the catalog, those that it was made with."""
@@ -97,8 +116,41 @@ class TidelogSource(DataSource):
     def _flag(self, name: str) -> str:
         return str(self.options.get(name, "")).lower()
 
-    def _projection(self, schema: StructType, options: ReadOptions) -> "Projection":
+    def _names_a_registered_format(self) -> bool:
+        return any(
+            name.removeprefix(OPTION_PREFIX).lower() in ("valueformat", "keyformat")
+            and text.lower() in KINDS
+            for name, text in self.options.items()
+        )
+
+    def _projection(
+        self, schema: StructType, options: ReadOptions
+    ) -> "Projection | RegisteredProjection":
+        if readers := _readers(options):
+            return registered_projection(schema, readers)
         return projection(schema, value_is_json=options.value_is_json, time_zone=options.time_zone)
+
+
+def _readers(options: ReadOptions) -> dict[str, PartReader]:
+    """Who reads keys and values that a registry knows; the first topic's subjects are meant."""
+    match options.subscription:
+        case Subscribed(topics):
+            topic: str | None = topics[0]
+        case Assigned(places):
+            topic = places[0].topic
+        case _:
+            topic = None
+    forms = (options.key_format, options.value_format)
+    return {form.part: part_reader(form, topic) for form in forms if form.is_registered}
+
+
+def _of_reads(options: Mapping[str, str]) -> Mapping[str, str]:
+    """What batches and streams have in common: a schema is asked for before either is made."""
+    common = {name.lower() for name in READ_BATCH & READ_STREAM}
+    return {
+        name: text for name, text in options.items()
+        if name.lower() in common or name.lower().startswith("kafka.")
+    }  # fmt: skip
 
 
 # Spark keeps the options of a table in its catalog, but gives them to a Python source only once,

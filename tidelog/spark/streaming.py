@@ -33,6 +33,7 @@ from tidelog.spark.planning import Planner, Seen
 from tidelog.spark.positions import Position
 from tidelog.spark.ranges import OffsetRange, Offsets, limit, limit_bytes, to_json
 from tidelog.spark.reading import DataLost, Reading, read_range
+from tidelog.spark.registered import RegisteredProjection
 from tidelog.spark.rows import Projection
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. On the driver it lives as long as the query does; tasks get a copy to `read`."""
 
-    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+    def __init__(self, options: ReadOptions, projection: Projection | RegisteredProjection) -> None:
         self._options = options
         self._projection = projection
         self._planner = Planner(options)
@@ -232,7 +233,7 @@ def _topics(offsets: Offsets) -> set[str]:
 
 
 def read_rows(
-    options: ReadOptions, projection: Projection, wanted: "Part | None"
+    options: ReadOptions, projection: Projection | RegisteredProjection, wanted: "Part | None"
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as Spark wants them. Spark makes a task of nothing, too."""
     if wanted is None:

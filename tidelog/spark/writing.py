@@ -43,6 +43,7 @@ from tidelog.spark.content import NOTHING, Content
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.placing import Counted, Output
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
+from tidelog.spark.registered import Parts
 from tidelog.txn.records import Counting
 
 logger = logging.getLogger(__name__)
@@ -112,9 +113,15 @@ class Attempt:
 class StreamWriter(DataSourceStreamArrowWriter):
     """Micro-batches of one query. Spark makes it anew for each, and once more to commit."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        parts: Parts | None = None,
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._parts = parts or {}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
@@ -123,7 +130,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert query is not None, "every micro-batch has the id of its query"
         assert batch is not None, "and its own"
         asked = query_batch(query, self._options.topic, int(batch))
-        return write(self._options, self._schema, _attempt(context, asked), iterator)
+        return write(self._options, self._schema, _attempt(context, asked), iterator, self._parts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         decide(self._options, messages, Counting.QUERY)
@@ -137,9 +144,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 class BatchWriter(DataSourceArrowWriter):
     """One write. It travels to the tasks, and from planning to the commit, with what it knows."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        parts: Parts | None = None,
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._parts = parts or {}
         self._group = (
             GROUP_PREFIX + uuid.uuid4().hex
             if options.application is None
@@ -148,7 +161,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         batch = Batch(self._group, self._options.version)
-        return write(self._options, self._schema, _attempt(_context(), batch), iterator)
+        attempt = _attempt(_context(), batch)
+        return write(self._options, self._schema, attempt, iterator, self._parts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         is_once = self._options.application is None
@@ -199,12 +213,16 @@ def _attempt(context: TaskContext, batch: Batch) -> Attempt:
 
 
 def write(
-    options: WriteOptions, schema: StructType, attempt: Attempt, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions,
+    schema: StructType,
+    attempt: Attempt,
+    batches: Iterator[pa.RecordBatch],
+    parts: Parts | None = None,
 ) -> Written:
     """Write the rows of a task, and leave it to the driver to commit them."""
     found = _newest_decision(options, attempt.batch) if options.is_exactly_once else None
     if found is not None and found.batch_id >= attempt.batch.number:
-        counted = Counted(options, schema)
+        counted = Counted(options, schema, parts)
         for batch in batches:  # to the end: who makes them may have something to note there
             if batch.num_rows:
                 counted.count(batch)
@@ -214,7 +232,7 @@ def write(
         return Written(attempt.batch, found=found)
     member, identity = _enter(options, attempt)
     sender = asking.wait(asking.start(_sender(options, identity)))
-    output = Output(options, schema, sender, identity, slot=attempt.slot)
+    output = Output(options, schema, sender, identity, slot=attempt.slot, parts=parts)
     try:
         if first is not None:
             output.add(first)

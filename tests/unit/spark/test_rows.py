@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from tidelog.errors import ConfigError
 from tidelog.spark.columns import PLAIN, arrow_schema, ddl
+from tidelog.spark.options import write_options
 from tidelog.spark.rows import check_writable, json_columns, projection
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -124,13 +125,18 @@ def test_a_record_without_a_value_is_a_tombstone_and_no_corrupt_record():
 )
 def test_rows_that_cannot_be_written_are_refused(schema, topic, json, words):
     with pytest.raises(ConfigError, match=words):
-        check_writable(fields(schema), topic=topic, value_is_json=json)
+        check_writable(fields(schema), options(topic, "json" if json else "binary"))
+
+
+def options(topic, form):
+    given = {"kafka.bootstrap.servers": "x:1", "valueFormat": form}
+    return write_options(given | ({"topic": topic} if topic else {}), streaming=False)
 
 
 def test_rows_that_can_be_written_are_let_pass():
-    check_writable(fields("value string"), topic="t", value_is_json=False)
-    check_writable(fields("key binary, value binary, topic string, more int"), topic=None,
-                   value_is_json=False)  # fmt: skip
+    check_writable(fields("value string"), options("t", "binary"))
+    own = fields("key binary, value binary, topic string, more int")
+    check_writable(own, options(None, "binary"))
     schema = fields("key string, id int, total double")
-    check_writable(schema, topic="t", value_is_json=True)
+    check_writable(schema, options("t", "json"))
     assert json_columns(schema).names == ["id", "total"]

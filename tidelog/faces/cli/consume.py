@@ -2,11 +2,11 @@
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,11 +20,21 @@ from tidelog.faces.cli.common import (
     run,
     standard_output,
 )
+from tidelog.faces.cli.schemas import (
+    KeyFormat,
+    SchemaRegistry,
+    SchemaRegistryUser,
+    ValueForm,
+    ValueFormat,
+    part_format,
+)
+from tidelog.schemas.problems import SchemaProblem
 
 if TYPE_CHECKING:
     from tidelog.client.consumer import Consumer
     from tidelog.client.kafka import KafkaClient
     from tidelog.records import Record
+    from tidelog.schemas.values import ValueReader
 
 OFFSET_OUT_OF_RANGE: Final = 1
 POLL_MS: Final = 500
@@ -69,14 +79,33 @@ class Show:
     headers: bool = False
     key: bool = False
     to_terminal: bool = False
+    readers: "Mapping[str, ValueReader]" = field(default_factory=dict)
+    """Of keys and values that a schema registry knows."""
 
     def line(self, record: "Record", topic: str, partition: int) -> bytes:
+        if self.readers:
+            try:
+                return self._line(self._read(record), topic, partition)
+            except SchemaProblem as problem:
+                raise UserError(f"{topic}-{partition} at {record.offset}: {problem}") from None
+        return self._line(record, topic, partition)
+
+    def _read(self, record: "Record") -> "Record":
+        texts: dict[str, Any] = {
+            part: reader.text_of(getattr(record, part)) for part, reader in self.readers.items()
+        }
+        return replace(record, **texts)
+
+    def _line(self, record: "Record", topic: str, partition: int) -> bytes:
         from tidelog.faces.cli.lines import encode_text, record_to_json
 
         if self.form is Format.JSON:
             import json
 
             document = record_to_json(record, topic, partition)
+            for part in self.readers:
+                text = getattr(record, part)
+                document[part] = None if text is None else json.loads(text)
             return json.dumps(document, ensure_ascii=False).encode() + b"\n"
         parts = []
         if self.timestamp:
@@ -148,6 +177,10 @@ def consume(
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="Whether open transactions are shown.")
     ] = Isolation.UNCOMMITTED,
+    value_format: ValueFormat = ValueForm.BYTES,
+    key_format: KeyFormat = ValueForm.BYTES,
+    schema_registry: SchemaRegistry = "",
+    schema_registry_user: SchemaRegistryUser = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[
         bool,
@@ -167,6 +200,7 @@ def consume(
       tidelog consume orders --from-beginning --max 10
       tidelog consume orders --tail 5 --show-key --show-offset
       tidelog consume orders --timestamp 2025-01-31T12:00 --no-follow --json
+      tidelog consume orders --value-format avro --schema-registry http://127.0.0.1:8081
     """
     starts = (from_beginning, offset is not None, timestamp is not None, tail is not None)
     if sum(starts) > 1:
@@ -191,6 +225,7 @@ def consume(
             headers=show_headers,
             key=show_key,
             to_terminal=sys.stdout.isatty(),
+            readers=value_readers(key_format, value_format, schema_registry, schema_registry_user),
         ),
     )
     count = run(_consume(bootstrap, plan))
@@ -199,6 +234,21 @@ def consume(
             f"only {number(count)} of {number(count_max)} records came before {timeout:g} s of "
             "silence"
         )
+
+
+def value_readers(
+    key: ValueForm, value: ValueForm, url: str, user: str
+) -> "Mapping[str, ValueReader]":
+    forms = {
+        "key": part_format("key", key, url, user),
+        "value": part_format("value", value, url, user),
+    }
+    found = {part: form for part, form in forms.items() if form is not None}
+    if not found:
+        return {}
+    from tidelog.schemas.values import ValueReader
+
+    return {part: ValueReader(form) for part, form in found.items()}
 
 
 async def _consume(bootstrap: str, plan: Plan) -> int:

@@ -4,8 +4,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,10 +25,21 @@ from tidelog.faces.cli.common import (
     progress_bar,
     run,
 )
+from tidelog.faces.cli.schemas import (
+    KeyFormat,
+    SchemaRegistry,
+    SchemaRegistryUser,
+    ValueForm,
+    ValueFormat,
+    part_format,
+)
+from tidelog.schemas.problems import SchemaProblem
 
 if TYPE_CHECKING:
     from tidelog.client.producer import Producer
     from tidelog.records import Record
+    from tidelog.schemas.formats import PartFormat
+    from tidelog.schemas.values import ValueWriter
 
 CHUNK_BYTES: Final = 256 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -66,6 +77,21 @@ class Plan:
     """Records given on the command line; None to read lines."""
     tombstone: bool
     file: Path | None
+    writers: "Mapping[str, ValueWriter]"
+    """Of keys and values that a schema registry knows."""
+
+    def written(self, record: "Record") -> "Record":
+        """A record as its schemas have it."""
+        if not self.writers:
+            return record
+        try:
+            parts: dict[str, Any] = {
+                part: writer.bytes_of(getattr(record, part))
+                for part, writer in self.writers.items()
+            }
+        except SchemaProblem as problem:
+            raise UserError(str(problem)) from None
+        return replace(record, **parts)
 
 
 def produce(
@@ -108,6 +134,18 @@ def produce(
         float | None,
         typer.Option("--rate", metavar="N", min=0.001, help="At most N records per second."),
     ] = None,
+    value_format: ValueFormat = ValueForm.BYTES,
+    value_schema: Annotated[
+        Path | None,
+        typer.Option("--value-schema", metavar="F", help="Register it; else the latest is used."),
+    ] = None,
+    key_format: KeyFormat = ValueForm.BYTES,
+    key_schema: Annotated[
+        Path | None,
+        typer.Option("--key-schema", metavar="F", help="Register it; else the latest is used."),
+    ] = None,
+    schema_registry: SchemaRegistry = "",
+    schema_registry_user: SchemaRegistryUser = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -125,6 +163,7 @@ def produce(
       tidelog produce users --key 42 --value Ada --header source=cli
       tidelog produce users --key 42 --tombstone
       tidelog produce events --file events.txt --key-separator :
+      tidelog produce orders --value-format avro --value-schema order.avsc --schema-registry URL
       tidelog consume old --no-follow --json | tidelog produce new --format json
     """
     if sum((value is not None, file is not None, tombstone)) > 1:
@@ -140,6 +179,11 @@ def produce(
     key_bytes = None if key is None else decode_text(os.fsencode(key), key_form)
     named = key_values(header or [], "--header")
     headers = tuple((name, os.fsencode(text)) for name, text in named)
+    forms = {
+        "key": part_format("key", key_format, schema_registry, schema_registry_user),
+        "value": part_format("value", value_format, schema_registry, schema_registry_user),
+    }
+    writers = _writers(topic, forms, {"key": key_schema, "value": value_schema})
     plan = Plan(
         topic=topic,
         partition=partition,
@@ -157,6 +201,7 @@ def produce(
         values=None if value is None else tuple(os.fsencode(text) for text in value),
         tombstone=tombstone,
         file=file,
+        writers=writers,
     )
     summary = run(_produce(bootstrap, plan))
     if as_json:
@@ -168,6 +213,22 @@ def produce(
             f"{seconds:.2f} s ({number(summary['records'] / seconds)} records/s, "
             f"{summary['bytes'] / 1e6 / seconds:,.1f} MB/s)"
         )
+
+
+def _writers(
+    topic: str, forms: "Mapping[str, PartFormat | None]", schemas: Mapping[str, Path | None]
+) -> "dict[str, ValueWriter]":
+    """Who writes keys and values that a schema registry knows."""
+    writers = {}
+    for part, form in forms.items():
+        file = schemas[part]
+        if form is not None:
+            from tidelog.schemas.values import ValueWriter
+
+            writers[part] = ValueWriter(form, topic, None if file is None else file.read_text())
+        elif file is not None:
+            raise UserError(f"--{part}-schema needs --{part}-format")
+    return writers
 
 
 async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:
@@ -226,7 +287,7 @@ async def _feed(producer: "Producer", plan: Plan, partitions: int) -> None:
         record = Record(
             key=plan.key, headers=plan.headers, timestamp_ms=time.time_ns() // 1_000_000
         )
-        producer.add(record, plan.partition)
+        producer.add(plan.written(record), plan.partition)
     elif plan.values is not None:
         started = time.perf_counter()
         for count, value in enumerate(plan.values, 1):
@@ -266,6 +327,7 @@ def _add(
         record, partition = plan.parse(line, time.time_ns() // 1_000_000)
         if partition is not None:
             _require_partition(plan.topic, partition, partitions)
+        record = plan.written(record)
     except UserError as error:
         raise UserError(f"{what} {number(count)}: {error}") from None
     producer.add(record, plan.partition if partition is None else partition)

@@ -1,0 +1,74 @@
+"""`consume` and `produce` with a schema registry."""
+
+import json
+
+import pytest
+
+from tests.unit.schemas.double import registry_double
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+ORDER = {
+    "type": "record", "name": "Order", "fields": [
+        {"name": "id", "type": "string"}, {"name": "data", "type": "bytes"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "total", "type": MONEY},
+    ],
+}  # fmt: skip
+VALUE = {
+    "id": "a", "data": {"base64": "/w=="}, "at": "2026-01-02T03:04:05+00:00", "note": None,
+    "total": "1.50",
+}  # fmt: skip
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    with registry_double() as made:
+        monkeypatch.setenv("TIDELOG_SCHEMA_REGISTRY", made.url)
+        yield made
+
+
+def test_what_is_produced_by_a_schema_is_consumed_as_it_was_typed(
+    tidelog, broker, registry, tmp_path
+):
+    schema = tmp_path / "order.avsc"
+    schema.write_text(json.dumps(ORDER))
+    key = tmp_path / "key.avsc"
+    key.write_text('"string"')
+    avro = ("--value-format", "avro", "--key-format", "avro")
+
+    made = tidelog("produce", "orders", "--key", "k", *avro, "--value-schema", schema,
+                   "--key-schema", key, stdin=json.dumps(VALUE).encode())  # fmt: skip
+    assert made.code == 0, made.err
+    again = tidelog("produce", "orders", "--key", "k", "--tombstone", *avro)
+    assert again.code == 0, again.err
+
+    raw = tidelog("consume", "orders", "--no-follow", "--format", "hex").out
+    shown = tidelog("consume", "orders", "--no-follow", "--json", *avro).out.splitlines()
+    first, second = map(json.loads, shown)
+    assert raw.startswith("0000000002")
+    assert (first["key"], first["value"]) == ("k", VALUE)
+    assert (second["key"], second["value"]) == ("k", None)
+    assert tidelog("consume", "orders", "--no-follow", "--max", 1, *avro[:2]).out.startswith(
+        '{"id":"a"'
+    )
+    assert list(registry.subjects) == ["orders-key", "orders-value"]
+
+
+def test_what_does_not_fit_is_told_with_its_line_and_the_fix(tidelog, broker, registry, tmp_path):
+    schema = tmp_path / "order.avsc"
+    schema.write_text(json.dumps(ORDER))
+    avro = ("--value-format", "avro")
+
+    none = tidelog("produce", "orders", *avro, stdin=b"{}")
+    assert none.code == 1 and "orders-value" in none.err and "404" in none.err
+    wrong = tidelog("produce", "orders", *avro, "--value-schema", schema, stdin=b'{"ide": 1}')
+    assert wrong.code == 1 and "line 1: the schema has no field 'ide'" in wrong.err
+    tidelog("produce", "orders", stdin=b"plain")
+    plain = tidelog("consume", "orders", "--no-follow", *avro)
+    assert plain.code == 1 and "orders-0 at 0: it begins with 70 6c" in plain.err
+
+
+def test_a_format_needs_a_registry(tidelog, broker):
+    result = tidelog("consume", "orders", "--value-format", "avro")
+    assert result.code != 0 and "needs --schema-registry" in result.err

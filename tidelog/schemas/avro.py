@@ -1,0 +1,145 @@
+"""Avro values, by fastavro: bytes as Python's values and back.
+
+Rule 1: bytes are read by the schema that they were written with, and given as the reader's says.
+Rule 2: what is no such value is DoesNotFit, never another kind of exception.
+"""
+
+import functools
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
+from tidelog.schemas.registry import Registry, Schema
+
+try:
+    import fastavro
+    from fastavro.schema import SchemaParseException
+except ImportError:  # pragma: no cover - tried where fastavro is not installed
+    fastavro = None
+
+PRIMITIVES = (
+    "null", "boolean", "int", "long", "float", "double", "bytes", "string",
+)  # fmt: skip
+
+
+def parsed(schema: Schema, registry: Registry | None = None, *, plain: bool = False) -> Any:
+    """A schema for fastavro; `plain` without logical types but decimals: times stay counts."""
+    if fastavro is None:
+        raise missing("fastavro", "Avro")
+    named: dict[str, Any] = {}
+    try:
+        for reference in schema.references:
+            if registry is None:
+                raise SchemaProblem(f"the schema refers to {reference.name}, which is not at hand")
+            other = registry.version(reference.subject, reference.version).schema
+            _parse(_document(other, plain), named)
+        return _parse(_document(schema, plain), named)
+    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
+        raise SchemaProblem(f"it is no Avro schema: {error}") from error
+
+
+def _document(schema: Schema, plain: bool) -> Any:
+    text = schema.text
+    document = text if text in PRIMITIVES else json.loads(text)
+    return _plain(document) if plain else document
+
+
+def _parse(document: Any, named: dict[str, Any]) -> Any:
+    return fastavro.parse_schema(document, named_schemas=named)
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_plain(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    drops = node.get("logicalType") not in (None, "decimal")
+    return {
+        name: _plain(value) if name in ("type", "items", "values", "fields") else value
+        for name, value in node.items()
+        if not (drops and name == "logicalType")
+    }
+
+
+def reader(writer: Any, wanted: Any | None) -> Callable[[bytes], Any]:
+    """What reads payloads of one writer's schema."""
+    wanted = None if wanted == writer else wanted
+    read = functools.partial(fastavro.schemaless_reader, writer_schema=writer, reader_schema=wanted)
+
+    def decode(payload: bytes) -> Any:
+        stream = io.BytesIO(payload)
+        try:
+            found = read(stream)
+        except Exception as error:  # fastavro lets through whatever cut bytes make of it
+            raise DoesNotFit(f"it is no value of its Avro schema: {_told(error)}") from error
+        if stream.tell() != len(payload):
+            raise DoesNotFit(
+                f"{len(payload) - stream.tell()} bytes follow the value of its Avro schema"
+            )
+        return found
+
+    return decode
+
+
+# Many payloads at once: they become one block of an Avro file, which fastavro reads in one go.
+# Behind each stands its number, so that a payload that is too short or too long is noticed at once.
+
+_MARK_BYTES: Final = 12
+_SYNC: Final = bytes(16)
+
+
+def read_many(payloads: Sequence[bytes], writer: Any, wanted: Any | None) -> list[Any] | None:
+    """The values of payloads of one writer's schema; None if not all of them can be read."""
+    nonce = os.urandom(_MARK_BYTES - 4)  # no payload can hold what nobody knew
+    marks = [nonce + number.to_bytes(4, "big") for number in range(len(payloads))]
+    wanted = None if wanted == writer else wanted
+    body = b"".join(part for pair in zip(payloads, marks, strict=True) for part in pair)
+    schema = json.dumps(_marked(writer), default=str).encode()
+    meta = b"\x02\x16avro.schema" + _long(len(schema)) + schema + b"\0"
+    file = b"Obj\x01" + meta + _SYNC + _long(len(payloads)) + _long(len(body)) + body + _SYNC
+    found: list[Any] = []
+    try:
+        rows = fastavro.reader(io.BytesIO(file), None if wanted is None else _marked(wanted))
+        for row, mark in zip(rows, marks, strict=True):
+            if row["mark"] != mark:
+                return None
+            found.append(row["value"])
+    except Exception:  # one by one it will be said what is wrong, and with which
+        return None
+    return found
+
+
+def _marked(schema: Any) -> Any:
+    mark = {"type": "fixed", "name": "tidelog_mark", "size": _MARK_BYTES}
+    fields = [{"name": "value", "type": schema}, {"name": "mark", "type": mark}]
+    return {"type": "record", "name": "tidelog_marked", "fields": fields}
+
+
+def _long(number: int) -> bytes:
+    left, out = number << 1, bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def writer(schema: Any) -> Callable[[Any], bytes]:
+    """What writes values of a schema."""
+
+    def encode(value: Any) -> bytes:
+        stream = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(stream, schema, value, strict_allow_default=True)
+        except Exception as error:
+            raise DoesNotFit(f"the Avro schema cannot say it: {_told(error)}") from error
+        return stream.getvalue()
+
+    return encode
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,169 @@
+"""The REST API of a schema registry: Confluent's, which Karapace, Apicurio and others speak.
+
+Rule 1: a schema never changes under its id, so an id is asked for once. The latest version of a
+        subject is asked for each time.
+Rule 2: a failure says which registry, which id or subject, and what to do.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from tidelog.errors import ConfigError
+from tidelog.schemas.problems import RegistryDown, RegistryRefused
+
+TIMEOUT_SECONDS: Final = 10.0
+TRIES_MAX: Final = 4
+PAUSE_SECONDS: Final = 0.2
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one names."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    kind: str
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A schema with the id and the version that it has in a subject."""
+
+    id: int
+    version: int
+    schema: Schema
+
+
+class Registry:
+    """One registry. Safe to be used by several threads."""
+
+    def __init__(
+        self, url: str, *, user_info: str | None = None, transport: Any = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:  # fmt: skip
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"schema.registry.url must be http:// or https://, not {url!r}")
+        if user_info is not None and ":" not in user_info:
+            raise ConfigError("schema.registry.basic.auth.user.info must be USER:PASSWORD")
+        user, _, password = (user_info or "").partition(":")
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            timeout=timeout_seconds, transport=transport, trust_env=False,
+            auth=(user, password) if user_info else None, headers={"Accept": CONTENT_TYPE},
+        )  # fmt: skip
+        self._schemas: dict[tuple[int, str], Schema] = {}
+        self._lock = threading.Lock()
+
+    def schema(self, schema_id: int, *, form: str = "") -> Schema:
+        """The schema with an id. `form` is how its text is wanted, as `serialized`."""
+        known = self._schemas.get((schema_id, form))
+        if known is None:
+            query = {"format": form} if form else {}
+            known = _schema(self._ask("GET", f"/schemas/ids/{schema_id}", query=query))
+            with self._lock:
+                self._schemas[schema_id, form] = known
+        return known
+
+    def latest(self, subject: str) -> Registered:
+        return self.version(subject, "latest")
+
+    def version(self, subject: str, version: int | str, *, form: str = "") -> Registered:
+        query = {"format": form} if form else {}
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        found = self._ask("GET", path, query=query)
+        return Registered(int(found["id"]), int(found["version"]), _schema(found))
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id of a schema in a subject, which is registered there if it is new."""
+        body: dict[str, Any] = {"schema": schema.text}
+        if schema.kind != AVRO:
+            body["schemaType"] = schema.kind
+        if schema.references:
+            body["references"] = [
+                {"name": one.name, "subject": one.subject, "version": one.version}
+                for one in schema.references
+            ]
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        return int(self._ask("POST", path, body=body)["id"])
+
+    def _ask(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> dict[str, Any]:
+        headers = {"Content-Type": CONTENT_TYPE} if body is not None else {}
+        failure = ""
+        for left in reversed(range(TRIES_MAX)):
+            try:
+                answer = self._http.request(
+                    method, self.url + path, params=query or None, json=body, headers=headers
+                )
+            except httpx.TransportError as error:
+                failure = f"{type(error).__name__}: {error}"
+            else:
+                if answer.status_code < 500:
+                    return self._understood(answer, path)
+                failure = f"it answers {answer.status_code}"
+            if left:
+                time.sleep(PAUSE_SECONDS)
+        raise RegistryDown(
+            f"the schema registry at {self.url} cannot be asked for {path}: {failure}. Check "
+            "schema.registry.url, and that it runs"
+        )
+
+    def _understood(self, answer: httpx.Response, path: str) -> dict[str, Any]:
+        try:
+            document = answer.json()
+        except ValueError:
+            document = None
+        if answer.status_code < 300 and isinstance(document, dict):
+            return document
+        told = document.get("message", "") if isinstance(document, dict) else answer.text[:200]
+        hint = {
+            401: "set schema.registry.basic.auth.user.info",
+            403: "its user may not do that",
+            404: "the id or the subject is not there: is it the registry that the records were "
+            "written with?",
+            409: "a schema that readers of the older ones cannot follow; change it, or the "
+            "subject's compatibility",
+            422: "it is no schema that the registry understands",
+        }.get(answer.status_code, "is it a schema registry?")
+        raise RegistryRefused(
+            f"the schema registry at {self.url} refuses {path} ({answer.status_code}"
+            f"{': ' + told if told else ''}); {hint}",
+            status=answer.status_code,
+        )
+
+
+def _schema(document: Mapping[str, Any]) -> Schema:
+    references = tuple(
+        Reference(one["name"], one["subject"], int(one["version"]))
+        for one in document.get("references") or ()
+    )
+    return Schema(str(document.get("schemaType") or AVRO), str(document["schema"]), references)
+
+
+_registries: dict[tuple[str, str | None], Registry] = {}
+_registries_lock = threading.Lock()
+
+
+def registry(url: str, user_info: str | None = None) -> Registry:
+    """The registry of this process at an address, with what it has learnt."""
+    with _registries_lock:
+        found = _registries.get((url, user_info))
+        if found is None:
+            found = _registries[url, user_info] = Registry(url, user_info=user_info)
+        return found

@@ -1,0 +1,116 @@
+"""Avro's types as Arrow's, and Spark's as Avro's.
+
+| Avro | Spark | | Avro | Spark |
+|---|---|---|---|---|
+| boolean, int, long, float, double | the same | | record | struct |
+| string, enum, uuid | string | | array, map | array, map<string, ...> |
+| bytes, fixed | binary | | union with null | the other type |
+| decimal | decimal | | date | date |
+| timestamp-millis, -micros | timestamp | | local-timestamp-millis, -micros | timestamp_ntz |
+| time-millis, time-micros | int, bigint | | | |
+
+Rule: what has no counterpart is refused with the field's name: a union of several types, a record
+inside of itself.
+"""
+
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from tidelog.errors import ConfigError
+
+_PLAIN: Final = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "string": pa.string(), "bytes": pa.binary(), "enum": pa.string(),
+    "fixed": pa.binary(), "null": pa.null(),
+}  # fmt: skip
+_LOGICAL: Final = {
+    "date": pa.date32(), "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"), "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}  # fmt: skip
+
+
+def arrow_type(node: Any) -> pa.DataType:
+    """The type of values as fastavro gives them without logical types: times are counts."""
+    return _arrow(node, {}, "", ())
+
+
+def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -> pa.DataType:
+    if isinstance(node, list):
+        others = [one for one in node if one != "null"]
+        if len(others) != 1:
+            raise ConfigError(f"{at or 'the schema'} is a union of several types; Spark has none")
+        return _arrow(others[0], named, at, around)
+    if isinstance(node, str):
+        if node in _PLAIN:
+            return _PLAIN[node]
+        if node in around:
+            raise ConfigError(f"{at} is a {node} inside of itself; Spark has no such type")
+        if node not in named:
+            raise ConfigError(f"{at} is a {node}, which the schema does not define")
+        return _arrow(named[node], named, at, around)
+    kind = node["type"]
+    if "name" in node and kind in ("record", "error", "enum", "fixed"):
+        named[node["name"]] = node
+    logical = node.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(int(node["precision"]), int(node.get("scale", 0)))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    match kind:
+        case "record" | "error":
+            inside = (*around, node["name"])
+            return pa.struct([
+                pa.field(one["name"], _arrow(one["type"], named, f"{at}.{one['name']}", inside))
+                for one in node["fields"]
+            ])  # fmt: skip
+        case "array":
+            return pa.list_(_arrow(node["items"], named, f"{at}[]", around))
+        case "map":
+            return pa.map_(pa.string(), _arrow(node["values"], named, f"{at}{{}}", around))
+    return _arrow(kind, named, at, around)
+
+
+def avro_schema(kind: spark.DataType, name: str) -> Any:
+    """A schema that can say every value of a type; all of it may be null but the whole."""
+    match kind:
+        case spark.StructType():
+            return {
+                "type": "record", "name": name,
+                "fields": [
+                    {
+                        "name": field.name,
+                        "type": ["null", avro_schema(field.dataType, f"{name}_{field.name}")],
+                        "default": None,
+                    }
+                    for field in kind.fields
+                ],
+            }  # fmt: skip
+        case spark.ArrayType():
+            return {
+                "type": "array",
+                "items": ["null", avro_schema(kind.elementType, f"{name}_item")],
+            }
+        case spark.MapType() if isinstance(kind.keyType, spark.StringType):
+            return {"type": "map", "values": ["null", avro_schema(kind.valueType, f"{name}_value")]}
+        case spark.DecimalType():
+            return {
+                "type": "bytes", "logicalType": "decimal",
+                "precision": kind.precision, "scale": kind.scale,
+            }  # fmt: skip
+    found = _OF_SPARK.get(type(kind))
+    if found is None:
+        raise ConfigError(f"Avro has no type for {kind.simpleString()} ({name}); cast it")
+    return found
+
+
+_OF_SPARK: Final[dict[type[spark.DataType], Any]] = {
+    spark.BooleanType: "boolean", spark.ByteType: "int", spark.ShortType: "int",
+    spark.IntegerType: "int", spark.LongType: "long", spark.FloatType: "float",
+    spark.DoubleType: "double", spark.StringType: "string", spark.BinaryType: "bytes",
+    spark.DateType: {"type": "int", "logicalType": "date"},
+    spark.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    spark.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}  # fmt: skip

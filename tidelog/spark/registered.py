@@ -1,0 +1,304 @@
+"""Keys and values whose schemas a registry knows, as columns.
+
+Rule 1: what a query reads with is settled on the driver, once: the reader's schema travels with the
+        tasks. Schemas of writers are asked for by the tasks, each once in a process.
+Rule 2: a record that cannot be read never becomes a null in silence: it fails the task, or says why
+        in `_corrupt_record`. A failure of the registry always fails the task.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
+
+from tidelog.errors import ConfigError
+from tidelog.schemas import avro, framing
+from tidelog.schemas.formats import KINDS, PartFormat
+from tidelog.schemas.problems import DoesNotFit, NotFramed, RegistryRefused, SchemaProblem
+from tidelog.schemas.registry import AVRO, Schema
+from tidelog.spark.avro_types import arrow_type, avro_schema
+from tidelog.spark.columns import SPARK
+from tidelog.spark.json_reading import CORRUPT
+from tidelog.spark.options import WriteOptions
+from tidelog.spark.rows import TOMBSTONE, json_columns
+
+NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class PartReader:
+    """Reads keys or values; it travels to the tasks."""
+
+    form: PartFormat
+    schema: Schema
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type of the values as they are read; casts make it Spark's."""
+        return arrow_type(avro_document(self.schema))
+
+    @property
+    def spark_type(self) -> spark.DataType:
+        return from_arrow_type(to_arrow_type(from_arrow_type(self.arrow), timezone="UTC"))
+
+    def read(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """The values, and by row why one could not be read."""
+        documents = values.to_pylist()
+        found: list[Any] = [None] * len(documents)
+        reasons: dict[int, str] = {}
+        parts: dict[int, list[int]] = {}
+        payloads: dict[int, bytes] = {}
+        for row, data in enumerate(documents):
+            if data is None:
+                continue
+            try:
+                number, payloads[row] = framing.unframe(data)
+                parts.setdefault(number, []).append(row)
+            except NotFramed as problem:
+                reasons[row] = str(problem)
+        for number, rows in parts.items():
+            self._read_part(number, rows, payloads, found, reasons)
+        return pa.array(found, self.arrow), reasons
+
+    def _read_part(
+        self,
+        number: int,
+        rows: list[int],
+        payloads: dict[int, bytes],
+        found: list[Any],
+        reasons: dict[int, str],
+    ) -> None:
+        """Read what was written with one schema: all at once, or one by one if one is broken."""
+        try:
+            writer = self._writer(number)
+        except DoesNotFit as problem:
+            reasons.update(dict.fromkeys(rows, str(problem)))
+            return
+        wanted = self._wanted()
+        at_once = avro.read_many([payloads[row] for row in rows], writer, wanted)
+        if at_once is not None:
+            for row, value in zip(rows, at_once, strict=True):
+                found[row] = value
+            return
+        decode = avro.reader(writer, wanted)
+        for row in rows:
+            try:
+                found[row] = decode(payloads[row])
+            except DoesNotFit as problem:
+                reasons[row] = str(problem)
+
+    def _wanted(self) -> Any:
+        return avro.parsed(self.schema, self.form.registry(), plain=True)
+
+    def _writer(self, number: int) -> Any:
+        known = self.form.registry()
+        try:
+            schema = known.schema(number)
+        except RegistryRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise DoesNotFit(str(error)) from error
+        if schema.kind != KINDS[self.form.name]:
+            raise DoesNotFit(
+                f"schema {number} is {schema.kind}; set {self.form.part}Format accordingly"
+            )
+        return avro.parsed(schema, known, plain=True)
+
+
+def avro_document(schema: Schema) -> Any:
+    return schema.text if schema.text in avro.PRIMITIVES else json.loads(schema.text)
+
+
+def part_reader(form: PartFormat, topic: str | None) -> PartReader:
+    """Settle what is read with: the schema that is named, or the latest of the subject."""
+    known = form.registry()
+    if form.schema_id is not None:
+        schema = known.schema(form.schema_id)
+    else:
+        subject = form.subject_for(topic)
+        schema = known.version(subject, form.version or "latest").schema
+    if schema.kind != KINDS[form.name]:
+        raise ConfigError(f"{form.part}Format={form.name}, but the registry has {schema.kind}")
+    return PartReader(form, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class PartWriter:
+    """Writes keys or values; it travels to the tasks."""
+
+    form: PartFormat
+    schema_id: int
+    schema: Schema
+
+    def write(self, column: pa.Array) -> pa.Array:
+        encode = avro.writer(avro.parsed(self.schema, self.form.registry(), plain=True))
+        head = framing.frame(self.schema_id, b"")
+        values = _counted(column, arrow_type(avro_document(self.schema))).to_pylist(
+            maps_as_pydicts="lossy"
+        )
+        made = [None if one is None else head + encode(one) for one in values]
+        return pa.array(made, pa.binary())
+
+
+def _counted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Times as counts in the units of the schema; all else as it is."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
+        wanted = {one.name: one.type for one in kind}
+        names = [one.name for one in column.type]
+        arrays = [
+            _counted(pc.struct_field(column, name), wanted[name]) if name in wanted
+            else pc.struct_field(column, name)
+            for name in names
+        ]  # fmt: skip
+        return pa.StructArray.from_arrays(arrays, names=names, mask=column.is_null())
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp(kind.unit, column.type.tz), safe=False).cast(pa.int64())
+    if pa.types.is_date32(kind) and pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    return column
+
+
+def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> PartWriter:
+    """Settle what is written with: the schema that is named, or the latest, or one made here."""
+    known = form.registry()
+    if form.schema_id is not None:
+        return PartWriter(form, form.schema_id, known.schema(form.schema_id))
+    name = f"{topic or 'record'}_{form.part}"
+    name = "".join(one if one.isalnum() and one.isascii() else "_" for one in name)
+    name = name if not name[0].isdigit() else f"_{name}"
+    subject = form.subject_for(topic, name)
+    if form.auto_register:
+        schema = Schema(AVRO, json.dumps(avro_schema(kind, name)))
+        return PartWriter(form, known.register(subject, schema), schema)
+    try:
+        found = known.version(subject, form.version or "latest")
+    except RegistryRefused as error:
+        if error.status != NOT_FOUND:
+            raise
+        raise ConfigError(
+            f"{error}. Subject {subject} has no schema: register one, or set "
+            "schema.auto.register=true"
+        ) from error
+    return PartWriter(form, found.id, found.schema)
+
+
+# A whole row.
+
+PLACE: Final = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredProjection:
+    """Which columns are read from the log, and the rows that they become."""
+
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    parts: tuple[tuple[str, PartReader], ...]
+    fields: frozenset[str]
+    """Columns that are fields of the value."""
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        made: dict[str, pa.Array] = {}
+        reasons: dict[int, str] = {}
+        for part, reader in self.parts:
+            made[part], found = reader.read(batch.column(part))
+            reasons = {row: f"{part}: {why}" for row, why in found.items()} | reasons
+        if reasons and CORRUPT not in self.schema.names:
+            row, why = next(iter(reasons.items()))
+            topic, partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
+            raise SchemaProblem(
+                f"{topic}-{partition} has at offset {offset} a record that cannot be read: {why}. "
+                f"Name a column {CORRUPT} to go on past such records"
+            )
+        arrays = []
+        for field in self.schema:
+            if field.name == CORRUPT:
+                texts = [reasons.get(row) for row in range(batch.num_rows)]
+                arrays.append(pa.array(texts, field.type))
+            elif field.name in self.fields:
+                value = made["value"]
+                arrays.append(pc.struct_field(value, field.name).cast(field.type))
+            elif field.name in made:
+                arrays.append(made[field.name].cast(field.type))
+            else:
+                arrays.append(batch.column(field.name))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def registered_schema(plain: spark.StructType, readers: dict[str, PartReader]) -> spark.StructType:
+    """The columns of a topic, with keys and values as their schemas say."""
+    return spark.StructType([
+        spark.StructField(
+            field.name, readers[field.name].spark_type if field.name in readers else field.dataType
+        )
+        for field in plain.fields
+    ])  # fmt: skip
+
+
+def registered_projection(
+    schema: spark.StructType, readers: dict[str, PartReader]
+) -> RegisteredProjection:
+    """How a schema is met; ConfigError names the column that cannot be."""
+    fields: set[str] = set()
+    for field in schema.fields:
+        if field.name in readers or field.name == CORRUPT:
+            continue
+        wanted = field.dataType.simpleString()
+        if field.name in SPARK:
+            if wanted != SPARK[field.name]:
+                raise ConfigError(f"column {field.name} is {SPARK[field.name]}, not {wanted}")
+            continue
+        value = readers["value"].spark_type if "value" in readers else None
+        known = value.names if isinstance(value, spark.StructType) else []
+        if field.name not in known:
+            raise ConfigError(
+                f"there is no column {field.name}: the value's schema has "
+                f"{', '.join(known) or 'no fields'}"
+            )
+        fields.add(field.name)
+    parts = tuple(
+        (part, reader) for part, reader in readers.items()
+        if part in schema.names or (part == "value" and (fields or CORRUPT in schema.names))
+    )  # fmt: skip
+    own = [field.name for field in schema.fields if field.name in SPARK]
+    columns = dict.fromkeys([*own, *(part for part, _ in parts), *PLACE])
+    return RegisteredProjection(
+        columns=tuple(columns), schema=to_arrow_schema(schema, timezone="UTC"), parts=parts,
+        fields=frozenset(fields),
+    )  # fmt: skip
+
+
+# Writing.
+
+
+Parts: TypeAlias = Mapping[str, PartWriter]
+"""Who writes keys and values that a registry knows, by part."""
+
+
+def part_writers(schema: spark.StructType, options: WriteOptions) -> Parts:
+    """Who writes keys and values that a registry knows."""
+    writers = {}
+    if options.value_format.is_registered:
+        kind = schema["value"].dataType if "value" in schema.names else json_columns(schema)
+        writers["value"] = part_writer(options.value_format, options.topic, kind)
+    if options.key_format.is_registered and "key" in schema.names:
+        kind = schema["key"].dataType
+        writers["key"] = part_writer(options.key_format, options.topic, kind)
+    return writers
+
+
+def written_value(batch: pa.RecordBatch, fields: spark.StructType) -> pa.Array:
+    """What becomes the value: the column `value`, or all columns that are not a record's own."""
+    if "value" in batch.schema.names:
+        return batch.column("value")
+    arrays = [batch.column(name) for name in fields.names]
+    made = pa.StructArray.from_arrays(arrays, names=fields.names)
+    if TOMBSTONE not in batch.schema.names:
+        return made
+    deletes = batch.column(TOMBSTONE).fill_null(False)
+    return pc.if_else(deletes, pa.scalar(None, made.type), made)
