@@ -76,7 +76,7 @@ def spark(shared_spark: "SparkSession") -> "Iterator[SparkSession]":
 @pytest.fixture
 def connect_url(spark: "SparkSession") -> str:
     """Where clients of Spark Connect reach the same Spark."""
-    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    jvm: Any = spark._jvm
     service = jvm.java.lang.Class.forName(
         "org.apache.spark.sql.connect.service.SparkConnectService$"
     )

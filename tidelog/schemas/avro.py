@@ -18,7 +18,7 @@ try:
     import fastavro
     from fastavro.schema import SchemaParseException
 except ImportError:  # pragma: no cover - tried where fastavro is not installed
-    fastavro = None
+    fastavro = None  # type: ignore[assignment]
 
 PRIMITIVES = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",
@@ -102,7 +102,7 @@ def read_many(payloads: Sequence[bytes], writer: Any, wanted: Any | None) -> lis
     file = b"Obj\x01" + meta + _SYNC + _long(len(payloads)) + _long(len(body)) + body + _SYNC
     found: list[Any] = []
     try:
-        rows = fastavro.reader(io.BytesIO(file), None if wanted is None else _marked(wanted))
+        rows: Any = fastavro.reader(io.BytesIO(file), None if wanted is None else _marked(wanted))
         for row, mark in zip(rows, marks, strict=True):
             if row["mark"] != mark:
                 return None
