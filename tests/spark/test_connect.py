@@ -59,6 +59,7 @@ def test_a_pipeline_runs_on_a_server_of_others(
     (folder / "beside.py").write_text("def shout(text):\n    return text.upper()\n")
     document: dict[str, Any] = {
         "bootstrap": topics.bootstrap,
+        "shared": True,
         "sources": {"orders": {"topic": topic, "json": "region string, total double"}},
         "steps": [{"python": "loudly.py"}, {"sql": "sums.sql"}],
         "sinks": {

@@ -48,7 +48,7 @@ def transform(spark, tables):
 """
 RULES = """
 def is_sold(total):
-    return total > 0
+    return total is not None and total > 0
 """
 
 

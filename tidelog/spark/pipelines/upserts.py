@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
-from tidelog.spark.pipelines.expressions import quoted
+from tidelog.spark.pipelines.expressions import TOMBSTONE, quoted
 from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog, files_of, find
 from tidelog.spark.pipelines.spec import Sink, SpecError
 from tidelog.spark.proofs import Proof, source_ends
@@ -62,8 +62,7 @@ def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
     else:
         columns = ", ".join(quoted(name) for name in frame.columns)
         row = f"struct({columns})"
-        can_be_null = "value" in frame.columns and "value" not in sink.upsert
-        delete = sink.delete or ("value IS NULL" if can_be_null else "false")
+        delete = sink.delete or _deletes(sink, frame.columns)
     changes = frame.selectExpr(
         f"{row} AS {ROW}",
         f"coalesce({delete}, false) AS {DELETE}",
@@ -73,6 +72,13 @@ def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
     if unknown := [name for name in sink.upsert if name not in fields]:
         raise SpecError(f"upsert names {unknown[0]}, and the rows have {', '.join(fields)}")
     return changes
+
+
+def _deletes(sink: Sink, columns: list[str]) -> str:
+    """Which rows delete their key, unless the sink says it: those of records without a value."""
+    if TOMBSTONE in columns:
+        return TOMBSTONE
+    return "value IS NULL" if "value" in columns and "value" not in sink.upsert else "false"
 
 
 def check_store(warehouse: str) -> None:
