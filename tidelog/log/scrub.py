@@ -284,9 +284,7 @@ class SegmentScrub:
         if not crc_matches(batch, header):
             return "its checksum does not match"
         base, following = header.base_offset, header.next_offset
-        # A log that began anew inside of a batch has the whole of it.
-        is_begun = self.position == 0 and following > self.offset
-        if (base < self.offset and not is_begun) or following > self.end:
+        if base < self.offset or following > self.end:
             return f"its offset cannot be {base}"
         if self.has_gaps:
             return None

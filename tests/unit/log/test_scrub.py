@@ -260,6 +260,33 @@ def test_a_batch_whose_offset_has_rotted_does_not_keep_others_from_being_mended(
     assert content(rig) == whole
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["a later segment", "the first segment"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_first_batch_whose_offset_has_rotted_to_less_is_found_and_mended(count, is_first):
+    """It claims to begin before its segment does, and ends within it."""
+    rig = Rig(segment_bytes=1 << 20)
+    rig.store(3)
+    rig.log.roll()
+    for _ in range(count):
+        rig.store(3)
+    rig.log.roll()
+    rig.store()
+    segment, following = rig.log.segments[1:]
+    if is_first:
+        rig.log.advance_start(segment.base)
+    whole = read_file(rig.disk, segment.path())
+    rig.disk.flip_bit(segment.path(), OFFSET_AT, 0)
+    scrub = SegmentScrub(
+        segment, following.base, start=rig.log.start, epochs=rig.log.epochs, has_gaps=False
+    )
+
+    scrub.seek(rig.disk)
+
+    assert (scrub.problem, scrub.offset) == ("its offset cannot be 2", 3)
+    assert scrub.mend(rig.disk, whole) == (Fit.WHOLE, len(whole) // count)
+    assert read_file(rig.disk, segment.path()) == whole
+
+
 def test_a_place_that_a_rotten_offset_has_led_to_is_not_written():
     rig = a_sealed_log(epochs=(0, 0, 0, 0))
     batches, whole = rig.read_all()[:4], content(rig)
