@@ -12,14 +12,16 @@ import pytest
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
 from tidelog.broker import scrubbing as scrubbing_module
 from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
-from tidelog.client.admin import AdminClient
+from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.config import TopicConfig
 from tidelog.controller.image import PartitionImage
 from tidelog.host import Path, read_file
+from tidelog.log.cleaner import Cleaner
 from tidelog.log.log import Log
 from tidelog.log.scrub import BATCH_BYTES_MIN, SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
+from tidelog.log.swap import finish_swap
 from tidelog.records import Record, encode_batch, read_header
 from tidelog.simulation import swarm
 from tidelog.simulation.disk import SimulatedDisk
@@ -303,14 +305,17 @@ def test_an_index_is_made_again_and_a_full_disk_puts_that_off():
         assert content(stage, node, path) == sound
 
 
-def make(stage: Stage, topic: str, replication: int, count: int, **configs: str) -> None:
-    """A topic of one partition with `count` batches, each with a key of its own."""
+def make(
+    stage: Stage, topic: str, replication: int, count: int, keys: int = 100, /, **configs: str
+) -> None:
+    """A topic of one partition with `count` batches, the first `keys` with a key of their own."""
 
     async def work() -> None:
         async with stage.client(OneTryClient, stage.controller) as client:
             await client.create_topic(topic, partitions=1, replication=replication, configs=configs)
             for number in range(count):
-                batch = encode_batch([Record(key=b"%d" % number, value=b"v", timestamp_ms=1)])
+                key, value = b"%d" % (number % keys), b"v" * (1 + number // keys)
+                batch = encode_batch([Record(key=key, value=value, timestamp_ms=1)])
                 await client.produce(topic, 0, batch)
 
     stage.world.do(work())
@@ -364,6 +369,43 @@ def test_a_compacted_replica_begins_anew(role):
         stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
         assert content(stage, node, path) == sound
         assert state_of(stage, node).open == []
+
+
+def test_a_segment_whose_compacted_file_has_not_its_name_yet_is_not_rotten(monkeypatch):
+    """For a moment a log has the new segment, and the file of that name is the old one."""
+    run, ended = Cleaner._run, []
+
+    async def run_slowly(self: Cleaner, work: Any) -> Any:
+        is_last = getattr(work, "func", None) is finish_swap
+        if is_last:
+            await asyncio.sleep(3.0)  # whole cycles
+        result = await run(self, work)
+        ended.extend([work] if is_last else [])
+        return result
+
+    monkeypatch.setattr(Cleaner, "_run", run_slowly)
+    with a_stage(**scrubbing(log_cleaner_backoff_ms=500)) as stage:
+        make(stage, "keys", 3, 12, 5)
+
+        settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        alter(stage, "keys", {**settings, "segment.bytes": "5000"})  # two segments become one
+        stage.world.run_until(lambda: len(ended) >= 3, CYCLE_SECONDS_MAX)
+        nodes = replicas_of(stage, "keys")
+        for node in nodes:
+            await_cycle(stage, node)
+
+        assert [state_of(stage, node).found for node in nodes] == [0, 0, 0]
+        assert [len(log_of(stage, node).segments) for node in nodes] == [2, 2, 2]
+
+
+def alter(stage: Stage, topic: str, settings: dict[str, str]) -> None:
+    changes = [ConfigChange(name=name, value=value) for name, value in settings.items()]
+
+    async def work() -> None:
+        async with stage.client(AdminClient, stage.controller) as client:
+            await client.alter_configs(Resource.TOPIC, topic, changes)
+
+    stage.world.do(work())
 
 
 def log_of(stage: Stage, node: int) -> Log:

@@ -186,15 +186,19 @@ class Scrubber:
         A log that grows faster than it is read would keep the cycle from all others.
         """
         last = partition.log.end
-        while offset < last and (visit := self._visit(partition, offset)) is not None:
+        while offset < last and (visit := await self._visit(partition, offset)) is not None:
             self._cycle.reached(partition.name, visit.scrub.segment.base)
             await self._scrub_segment(visit)
             if not self._config().scrub_bytes_per_second:
                 return
             offset = visit.scrub.end
 
-    def _visit(self, partition: Partition, offset: Offset) -> _Visit | None:
+    async def _visit(self, partition: Partition, offset: Offset) -> _Visit | None:
         """The sealed segment that holds `offset`, or the first after it; None if there is none."""
+        async with partition.files:  # else a compacted segment's file may be the one before
+            return self._visit_now(partition, offset)
+
+    def _visit_now(self, partition: Partition, offset: Offset) -> _Visit | None:
         log = partition.log
         if log.damaged_at is not None or partition.mending.is_busy:
             return None  # it is being brought in line, or will be
@@ -467,7 +471,7 @@ class Scrubber:
             return
         self._unhealed.pop(rot, None)
         if not is_current:  # found before a restart, or in a log that is there no more
-            visit = self._visit(partition, rot.offset)
+            visit = await self._visit(partition, rot.offset)
         if visit is not None:
             await self._scrub_segment(visit)
             if visit.scrub.is_done and rot not in self._unhealed and rot not in self._declared:
@@ -478,7 +482,7 @@ class Scrubber:
 
         Not if another replica had something else there: then only a new beginning helps.
         """
-        visit = self._visit(partition, offset)
+        visit = await self._visit(partition, offset)
         if visit is None:
             return False
         scrub = visit.scrub
