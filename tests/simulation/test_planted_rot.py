@@ -108,6 +108,35 @@ def test_the_last_in_sync_knows_what_it_has_cut_though_nobody_lets_it_lead(monke
     assert found.value.name == watch.JOINED
 
 
+@pytest.mark.parametrize(("torn", "may_lead"), [(60, True), (61, False)])
+def test_who_is_eligible_leads_when_the_last_in_sync_rots_unless_it_may_have_cut_a_batch(
+    torn, may_lead
+):
+    with a_stage(checkpoint_ms=60_000) as stage:
+        world = stage.world
+        for _ in range(10):
+            stage.commit()
+        first, second, last = stage.nodes
+        for node in (first, second):
+            world.crash(node)
+            stage.run_until(partial(_has_left, stage, node))
+        assert (set(stage.state.in_sync), set(stage.state.eligible)) == ({last}, {second})
+        world.stop(last)  # its mark is that of its end
+        world.run(1)
+        world.flip_bits(last, 200, inside=f"{PLACE}")
+        machine = world.machines[second]
+        [path] = [path for path in machine.files() if path.match(f"{PLACE}/*.log")]
+        file = machine.disk.open(path)
+        file.write(file.size(), [b"t" * torn])
+        file.datasync()
+
+        for node in (last, second):
+            world.restart(node)
+        world.run(10)
+
+        assert stage.state.leader == (second if may_lead else NO_NODE)
+
+
 def test_a_controller_that_has_just_begun_lets_no_damaged_replica_lead():
     """The last in sync is damaged, and waits for one that is away; all voters begin again."""
     with a_stage(checkpoint_ms=100) as stage:

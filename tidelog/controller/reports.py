@@ -28,7 +28,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     """It found that it cannot read what it had committed, and has not got it back yet."""
     cut: bool = False
     """Its start discarded bytes, and it has not been in sync since: what it takes for a torn tail
-    may have been rot, and committed. Or it does not know who wrote records that are deleted."""
+    may have been rot of a batch, and committed. Or it does not know who wrote records that are
+    deleted."""
 
 
 class ReplicaReports:

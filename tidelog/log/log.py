@@ -70,7 +70,7 @@ class LogState:
     clean: bool = False
     """Whether the files beside the active segment are those of a clean stop at `end`."""
     discarded_bytes: int = 0
-    """Bytes of a torn tail that were cut off."""
+    """Bytes of a torn tail that were cut off, and may have been a batch."""
     damaged_at: Offset | None = None
     """The first offset that was durable once and cannot be read any more."""
     is_anew: bool = False

@@ -6,6 +6,8 @@ Rule 2: after a crash the active segment is scanned from its start, batch by bat
         segment was synced before this one was made.
 Rule 3: bytes past the durable mark that do not check out are a torn tail and are cut. Bytes below
         it that do not check out are damage: nothing is cut, and the log takes no writes.
+        A torn tail may have been rot of batches that were synced, unless it has no room for one:
+        a file that rots becomes no shorter.
 Rule 4: what the log knows of producers and transactions is the latest snapshot and a fold of the
         batches behind it. What of transactions has ended and may not be decided yet, or is lost
         of the files beside the segments, is a fold from further back.
@@ -49,7 +51,7 @@ from tidelog.log.steps import rewrite
 from tidelog.log.swap import complete_swaps
 from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Offset
-from tidelog.records import BatchHeader
+from tidelog.records import HEADER_BYTES, BatchHeader
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +103,8 @@ def open_log(
     process knows of the log, if it opens it again. An earlier one may have failed to sync a name;
     in this one a failed sync is the node's end. `watermark`: what ended below it is decided;
     without one, all that ended before the last snapshot counts as such.
-    `before_cut` is called before bytes are discarded, with the offset where the log will end.
+    `before_cut` is called before bytes are discarded that may have been a batch, with the offset
+    where the log will end.
     """
     finish_relinks(disk, directory)
     complete_swaps(disk, directory)
@@ -244,12 +247,14 @@ def _scan_active(
         _refuse(disk, state, durable_mark)
         return
     if active.size < size:
-        state.discarded_bytes = size - active.size
+        torn_bytes = size - active.size
         _log.warning(
             "%s: cut %d bytes of a torn tail after offset %d",
-            active.directory.name, state.discarded_bytes, state.end,
+            active.directory.name, torn_bytes, state.end,
         )  # fmt: skip
-        before_cut(state.end)
+        if torn_bytes >= HEADER_BYTES:
+            state.discarded_bytes = torn_bytes
+            before_cut(state.end)
         file.truncate(active.size)
     for position in range(rewrite_from, active.size, _CHUNK_BYTES):
         chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))

@@ -158,7 +158,7 @@ class Partition:
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
         self.is_copy = is_copy
         self.is_cut = is_copy and state.discarded_bytes > 0
-        """Whether its start discarded bytes, and it has not been in sync since."""
+        """Whether its start discarded what may have been a batch; it was not in sync since."""
         self.is_sparse = False
         """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,10 +168,26 @@ def test_a_crash_is_recovered_from_without_a_mark(caplog):
 def test_what_is_cut_is_counted():
     rig = filled(count=4, per_segment=100)
     file = rig.disk.open(active_path(rig))
-    file.write(file.size(), [b"torn" * 10])
+    file.write(file.size(), [b"torn" * 20])
 
-    assert rig.open(durable_mark=4).discarded_bytes == 40
+    assert rig.open(durable_mark=4).discarded_bytes == 80
     assert rig.open(durable_mark=4).discarded_bytes == 0
+
+
+@pytest.mark.parametrize(("size", "ends"), [(1, []), (60, []), (61, [8])])
+def test_bytes_that_are_too_few_for_a_batch_are_cut_and_were_none(size, ends):
+    """The smallest batch is a header of 61 bytes. Files that rot do not become shorter."""
+    rig = filled(count=4, per_segment=100)
+    before = read_file(rig.disk, active_path(rig))
+    rig.disk.open(active_path(rig)).write(len(before), [b"t" * size])
+    told: list[int] = []
+    opening = partial(open_log, clean=False, durable_mark=0, start=0, index_interval_bytes=4096)
+
+    state = opening(rig.disk, DIRECTORY, before_cut=told.append)
+
+    assert told == ends
+    assert bool(state.discarded_bytes) == bool(ends)
+    assert (state.end, read_file(rig.disk, active_path(rig))) == (8, before)
 
 
 def test_only_the_active_segment_is_scanned():
