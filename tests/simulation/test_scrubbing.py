@@ -175,6 +175,30 @@ def test_rot_of_what_is_deleted_keeps_nothing_behind_it_from_being_healed():
         assert (found.found, found.healed, found.open) == (1, 1, [])
 
 
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_replica_whose_rot_cannot_be_healed_where_it_is_begins_anew(role):
+    """Where the log begins lies behind a deleted batch; both are rotten, so nobody can tell."""
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        delete_before(stage, 1)
+        leader, *followers = stage.nodes
+        node = leader if role == "leader" else followers[0]
+        assert stage.leads(node) == (role == "leader")
+        machine, size = stage.world.machines[node], read_header(content(stage, node)).size
+        machine.is_damaged = True  # its log will fall behind what it was
+        for position in (65, size + 1):  # a record that is deleted, and the next one's offset
+            machine.disk.flip_bit(SEALED, position, 1)
+
+        stage.world.run_until(lambda: state_of(stage, node).healed, CYCLE_SECONDS_MAX)
+
+        def is_whole() -> bool:
+            return stage.state.in_sync == set(stage.nodes) and stage.has(node, 12)
+
+        stage.world.run_until(is_whole, CYCLE_SECONDS_MAX)
+        assert state_of(stage, node).open == []
+
+
 def test_rot_of_two_replicas_in_different_places_is_healed_from_each_other():
     with a_stage(**scrubbing()) as stage:
         for _ in range(12):

@@ -6,15 +6,17 @@ Rule 2: rot is told at once, and stays in the list until it is healed or deleted
 Rule 3: rot is healed where it is, with the bytes that another replica has at the same offsets. A
         batch of one epoch and offset was written by one leader, once: so a batch that checks out
         and is of the epoch that this log's own history names there is the one that was lost.
-Rule 4: where compaction has been at work replicas differ. There a follower begins anew, and a
-        leader hands over first: both as with any damage, and only if another replica that is in
-        sync says just then that it is whole. Whoever knows of rot says that it is not: so of those
-        in sync one at least stays, and leads, whatever rots. What the device does not read counts
-        only if it still does not seconds later: bytes may be there.
+Rule 4: where compaction has been at work replicas differ. There, and where the bytes of no other
+        replica fit, a follower begins anew, and a leader hands over first: both as with any damage,
+        and only if another replica that is in sync says just then that it is whole. Whoever knows
+        of rot says that it is not: so of those in sync one at least stays, and leads, whatever
+        rots. What the device does not read counts only if it still does not seconds later: bytes
+        may be there.
 Rule 5: a sole replica is never changed. Its rot is told, and whoever reads it gets an error.
 
     found -> healed      another replica had the bytes, and they fit
-    found -> damaged     a compacted log; the replica leaves its sets, and begins anew -> healed
+    found -> damaged     a compacted log, or nothing fits; the replica leaves its sets, and begins
+                         anew -> healed
     found -> found       nobody can help yet: asked again every few seconds
     found -> gone        deleted or compacted away meanwhile
 """
@@ -344,6 +346,7 @@ class Scrubber:
             return False
         if visit.scrub.has_gaps:
             return await self._begin_anew(visit, rot, known)
+        contradicted = 0
         for source in others:
             try:
                 fit, size = await self._heal_from(source, visit, known)
@@ -358,7 +361,15 @@ class Scrubber:
                 self._cycle.gone(rot, self._host.clock.wall_ms())  # nothing was ever there
                 return True
             rot.why, rot.is_contradicted = f"node {source} has other bytes there", True
+            contradicted += 1
+        if contradicted == len(others) and self._is_first(rot):
+            return await self._begin_anew(visit, rot, known)
         return False
+
+    def _is_first(self, rot: Rot) -> bool:
+        """Whether no rot before it may have misled the reader to where it lies."""
+        mine = [other for other in self._cycle.state.open if other.name == rot.name]
+        return rot is min(mine, key=lambda other: other.offset, default=rot)
 
     def _healed(self, rot: Rot, source: NodeId | None, size: int) -> None:
         self._cycle.healed(rot, self._host.clock.wall_ms(), source=source, size=size)
@@ -419,7 +430,7 @@ class Scrubber:
         if known is None or not await self._is_another_whole(known):
             rot.why = "no other replica that is in sync says that it is whole"
             return False
-        rot.why = "the log is compacted: the replica begins anew"
+        rot.why = "it cannot be healed where it is: the replica begins anew"
         if self._is_current(visit) and self._known(visit.partition) == known:
             self._declared[rot] = visit.log
             self._declare(visit.partition, visit.log, rot.offset)

@@ -11,8 +11,9 @@ Rule 1: a replica that rots is judged as any other, for it is healed where it is
         is damaged, leaves the in-sync sets and reads again from the rot on.
 Rule 2: no batch rots on two nodes, and none where fewer than three nodes shall hold it: the others
         have what is committed.
-Rule 3: a replica of a compacted topic that cannot be healed in place begins anew, out of sync.
-        Only then its watermark falls (`replica_watch`).
+Rule 3: a replica that cannot be healed in place begins anew, out of sync: one of a compacted topic,
+        or one where nobody can tell any more where batches lie. Only then its watermark falls
+        (`replica_watch`).
 """
 
 import random
