@@ -96,6 +96,7 @@ lock: $(DEV) ## Compile requirements/*.txt anew; UPGRADE=1 takes the newest vers
 	@$(COMPILE) -o requirements/build.txt requirements/build.in
 	@$(COMPILE) -o requirements/run.txt -c requirements/build.txt pyproject.toml
 	@$(COMPILE) -o requirements/spark.txt -c requirements/build.txt -c requirements/run.txt \
+	    -c requirements/limits.in \
 	    --extra spark pyproject.toml
 	@$(COMPILE) -o requirements/java.txt requirements/java.in
 	@$(COMPILE) -o requirements/dev.txt -c requirements/build.txt -c requirements/spark.txt \

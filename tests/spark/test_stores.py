@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
 from tidelog.spark.tables.expiring import Expiry
@@ -13,7 +14,6 @@ from tidelog.spark.tables.upkeep import Upkeep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-moto = pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -22,7 +22,7 @@ def store() -> Iterator[dict[str, str]]:
     """How a store is reached that has one bucket, `lake`."""
     from pyarrow import fs
 
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     told = {
