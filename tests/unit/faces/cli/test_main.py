@@ -124,6 +124,7 @@ COMMANDS = [
     ["pipeline", "list"],
     ["pipeline", "describe"],
     ["pipeline", "stop"],
+    ["pipeline", "test"],
     ["pipeline", "decisions"],
     ["pipeline", "decisions", "list"],
     ["pipeline", "decisions", "show"],
