@@ -6,7 +6,8 @@ Rule 2: a promise is on the disk before the leader hears of it. Promises are not
         write for all that came while the disk was busy.
 Rule 3: a follower whose disk has no room for a promise deletes at once what it should promise to
         delete: that makes room. Where descriptors are short, that would help nobody: it waits.
-Rule 4: a start that a disk refuses is tried again at the next checkpoint, in the same epoch.
+Rule 4: a start counts in the epoch in which it was heard of: it is not begun in a later one, which
+        may not want it. What a disk refuses is tried again at the next checkpoint, in that epoch.
 """
 
 import asyncio
@@ -37,6 +38,9 @@ class _Target(NamedTuple):
     start: Offset
     role: Leader | Follower | None
     """What this replica was when it heard so; in another epoch it is another."""
+
+    def counts_at(self, partition: Partition) -> bool:
+        return self.role is (partition.leader or partition.follower)
 
 
 class LogStarts:
@@ -75,7 +79,7 @@ class LogStarts:
             return
         target = _Target(start, partition.leader or partition.follower)
         if (busy := self._targets.get(partition)) is not None:
-            if start > busy.start:
+            if start > busy.start or busy.role is not target.role:
                 self._targets[partition] = target
             return
         if (refused := self._refused.get(partition)) is not None and refused.role is target.role:
@@ -87,8 +91,9 @@ class LogStarts:
     async def _move(self, partition: Partition) -> None:
         try:
             while self._replicas.holds(partition):
-                start = min(self._targets[partition].start, partition.high_watermark)
-                if start <= partition.log.start:
+                target = self._targets[partition]
+                start = min(target.start, partition.high_watermark)
+                if start <= partition.log.start or not target.counts_at(partition):
                     break
                 await self._removal.advance_start(partition, start)
         except UnknownTopicOrPartition:
@@ -104,7 +109,7 @@ class LogStarts:
         """Try again what disks have refused. Another leader may not want it."""
         refused, self._refused = self._refused, {}
         for partition, target in refused.items():
-            if target.role is (partition.leader or partition.follower):
+            if target.counts_at(partition):
                 self.move(partition, target.start)
 
     # Promising.

@@ -7,6 +7,8 @@ Rule 2: a log start is durable before anybody is shown it. Mostly it is noted be
         first segment that is left: those before it go one by one, the oldest first and each
         durably, so that a crash leaves no gap, and a leader shows nothing until they are gone.
 Rule 3: a removal that failed stays listed, and each checkpoint tries it again.
+Rule 4: a start that is under way is not called off, whoever leads meanwhile. A replica that comes
+        to lead counts it as promised, so that its followers keep their promises, too.
 """
 
 import logging
@@ -50,6 +52,13 @@ class Removal:
         StorageError if the start could not be noted, so that the log begins no later than with the
         segment that holds it, or if a file could not be removed, which is tried again.
         """
+        partition.starts_under_way.append(start)
+        try:
+            await self._advance_start(partition, start)
+        finally:
+            partition.starts_under_way.remove(start)
+
+    async def _advance_start(self, partition: Partition, start: Offset) -> None:
         async with partition.files:
             if not self._replicas.holds(partition):
                 raise UnknownTopicOrPartition(partition.name)

@@ -94,7 +94,7 @@ class Partition:
         "disk_full", "files", "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader",
         "leads_damaged", "log", "me", "mending", "name", "noted_start", "on_changed", "on_progress",
         "on_reopened", "on_short", "on_spent", "on_start_agreed", "on_waits", "path",
-        "promised_start", "purges", "topic_id",
+        "promised_start", "purges", "starts_under_way", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +153,8 @@ class Partition:
         self.purges = Purges(purged)
         self.promised_start = promised_start
         """As its disk knows; without meaning up to `noted_start`."""
+        self.starts_under_way: list[Offset] = []
+        """Where the log will begin once its disk allows, whoever leads by then."""
         self._spent_epoch: Epoch = NO_EPOCH
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
@@ -220,7 +222,7 @@ class Partition:
             high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
             partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
             min_in_sync=min_in_sync_of(self.config, self._replication), start=self.noted_start,
-            promised=max(self.promised_start, log.start),
+            promised=max(self.promised_start, log.start, *self.starts_under_way),
         )  # fmt: skip
         self._look_at_start(self.leader)
         self._sync_rest()

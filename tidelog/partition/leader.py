@@ -143,7 +143,7 @@ class Leader:
         promised: Offset = 0,
         now: float = 0.0,
     ) -> None:
-        """`start` is where this log begins, `promised` where it has promised other leaders to."""
+        """`start` is where this log begins, `promised` where it will, or has promised to."""
         self.me = me
         self.epoch = epoch
         self.epoch_start = log_end
@@ -337,6 +337,7 @@ class Leader:
 
     def start_moved(self, start: Offset) -> Settled:
         """This log begins at `start`, durably."""
+        assert start <= self.start_wanted, "followers are asked for what this log begins with"
         self.start = max(self.start, start)
         self.start_agreed = max(self.start_agreed, start)
         return Settled(_take(self._started, start))

@@ -9,6 +9,8 @@ from tidelog.broker.broker import Broker
 from tidelog.host import Path
 from tidelog.log.directory import LOG_STARTS
 from tidelog.model import TopicPartition
+from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
 from tidelog.wire.apis import Api
 
 NAME = TopicPartition("t", 0)
@@ -28,6 +30,12 @@ async def delete_before(node: Node, offset: int) -> int:
 async def fill(node: Node) -> None:
     await node.create("t")
     assert (await node.produce("t", batch_of(*[b"x"] * 100))).error_code == 0
+
+
+def lead_anew(partition: Partition) -> Leader:
+    """Let this node lead in a later epoch."""
+    partition.lead(partition.leading().epoch + 2, [partition.me], replication=1)
+    return partition.leading()
 
 
 def test_a_removal_that_waited_notes_no_earlier_start_than_the_log_has():
@@ -54,6 +62,52 @@ def test_a_removal_that_waited_notes_no_earlier_start_than_the_log_has():
 
     machine.live(delete, killed=True)
     machine.live(look)
+
+
+def test_a_leader_wants_the_start_that_its_disk_was_noting_when_it_led_before():
+    async def delete(node: Node) -> None:
+        await fill(node)
+        partition = node.broker.partition("t", 0)
+        async with partition.files:
+            partition.want_start(80)
+            await asyncio.sleep(0.1)
+            leader = lead_anew(partition)
+            assert leader.start_wanted == 80, "followers would take their promises back"
+            assert not leader.knows_watermark
+        await asyncio.sleep(0.1)
+        assert partition.log.start == partition.noted_start == leader.start == 80
+        assert leader.knows_watermark
+
+    Machine().live(delete, killed=True)
+
+
+def test_a_start_that_was_agreed_on_in_an_earlier_epoch_is_not_begun_in_a_later_one():
+    async def delete(node: Node) -> None:
+        await fill(node)
+        partition = node.broker.partition("t", 0)
+        partition.want_start(80)
+        leader = lead_anew(partition)
+        await asyncio.sleep(0.1)
+        assert leader.start_wanted == partition.log.start == 0
+
+        partition.want_start(80)
+        await asyncio.sleep(0.1)
+        assert partition.log.start == 80
+
+    Machine().live(delete, killed=True)
+
+
+def test_a_later_epoch_that_agrees_on_the_same_start_gets_it():
+    async def delete(node: Node) -> None:
+        await fill(node)
+        partition = node.broker.partition("t", 0)
+        partition.want_start(80)
+        leader = lead_anew(partition)
+        partition.want_start(70)
+        await asyncio.sleep(0.1)
+        assert leader.start == partition.log.start == 70
+
+    Machine().live(delete, killed=True)
 
 
 def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
