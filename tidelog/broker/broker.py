@@ -500,6 +500,11 @@ class Broker:
 
     # Following the metadata.
 
+    @property
+    def acted_on(self) -> Offset:
+        """Everything that the metadata has below it was acted on here."""
+        return self._following.acted_on
+
     async def acted(self) -> None:
         """Wait until all that the image has by now was acted on here."""
         await self._following.done(self.metadata.applied)

@@ -113,7 +113,7 @@ class Confirming:
     def _on_confirm(self, source: NodeId, asked: ConfirmLeads, place: Answer | None) -> None:
         assert place is not None, "it is a question"
         confirmed = tuple(self._follows(source, lead) for lead in asked.leads)
-        place.send(ConfirmLeadsAnswer(confirmed=confirmed))
+        place.send(ConfirmLeadsAnswer(confirmed=confirmed, acted_on=self._broker.acted_on))
 
     def _follows(self, source: NodeId, lead: Lead) -> bool | None:
         """Whether this node follows `source` in that epoch; None if it has not heard of it yet."""

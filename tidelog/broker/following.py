@@ -66,7 +66,8 @@ class Following:
         self._is_idle = False
         self._undone: Difference | None = None
         self._wake = asyncio.Event()
-        self._done: Offset = 0
+        self.acted_on: Offset = 0
+        """Everything below it was acted on, as far as the disk allowed."""
         self._waits: list[tuple[Offset, asyncio.Future[None]]] = []
         self._put_off: dict[TopicPartition, Replica] = {}
         metadata.on_applied(self._on_applied)
@@ -149,7 +150,7 @@ class Following:
         self._reached(applied, failure)
 
     def _reached(self, applied: Offset, failure: StorageError | None) -> None:
-        self._done = applied
+        self.acted_on = applied
         reached = [future for offset, future in self._waits if offset <= applied]
         self._waits = [wait for wait in self._waits if wait[0] > applied]
         for future in reached:
@@ -198,7 +199,7 @@ class Following:
 
     async def done(self, offset: Offset) -> None:
         """Wait until everything below `offset` was acted on; StorageError if it could not be."""
-        if self._done < offset:
+        if self.acted_on < offset:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waits.append((offset, future))
             await future

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
+from tidelog.broker.deleting import gone_everywhere
 from tidelog.config import TOPIC_SETTINGS, topic_config
 from tidelog.config.topic import BY_REPLICAS, shown_min_in_sync
 from tidelog.controller import decisions
@@ -271,7 +272,7 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
 
 
 async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
-    """Delete a topic by name or by id; return once nothing of it is served here."""
+    """Delete a topic by name or by id; return once no leader serves it any more."""
     found: list[TopicImage] = []
     lost = 0
 
@@ -293,7 +294,9 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
         return [record]
 
     await broker.metadata.change(decide)
+    offset = broker.metadata.applied
     await broker.acted()
+    await gone_everywhere(broker, found[-1], offset)
     return found[-1]
 
 

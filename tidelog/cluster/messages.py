@@ -400,7 +400,10 @@ class Lead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConfirmLeads(Message, frozen=True, kw_only=True, tag=True):
-    """Asked by a leader of those in sync: do you still follow me?"""
+    """Asked by a leader of those in sync: do you still follow me?
+
+    And, without any `leads`, by who has deleted a topic: have you acted on that?
+    """
 
     leads: tuple[Lead, ...]
 
@@ -408,6 +411,8 @@ class ConfirmLeads(Message, frozen=True, kw_only=True, tag=True):
 class ConfirmLeadsAnswer(Message, frozen=True, kw_only=True, tag=True):
     confirmed: tuple[bool | None, ...]
     """For each: yes, no, or that this node does not know."""
+    acted_on: Offset = NO_OFFSET
+    """All metadata below it is acted on here; NO_OFFSET from nodes of an earlier release."""
 
 
 # What an operator asks of a node by way of another.

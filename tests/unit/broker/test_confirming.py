@@ -195,7 +195,8 @@ def test_a_node_says_nothing_of_what_it_does_not_hold_or_nobody_leads():
 
 def told(find):
     sent: list[Any] = []
-    broker: Any = SimpleNamespace(feeding=SimpleNamespace(find=find))
+    broker: Any = SimpleNamespace(feeding=SimpleNamespace(find=find), acted_on=7)
     place: Any = SimpleNamespace(send=sent.append)
     Confirming(broker)._on_confirm(1, ConfirmLeads(leads=(Lead(9, EPOCH),)), place)
+    assert sent[0].acted_on == 7
     return sent[0].confirmed[0]

@@ -1,0 +1,50 @@
+"""A topic that is deleted, asked for at nodes that have not heard of it."""
+
+from tests.simulation.test_moves import order
+from tests.simulation.test_planted_replication import TOPIC, Stage, a_stage
+from tidelog.broker import topics
+from tidelog.client.admin import AdminClient
+from tidelog.model import Offset
+
+
+def delete(stage: Stage) -> None:
+    async def work() -> None:
+        async with stage.client(AdminClient, stage.controller) as client:
+            await client.delete_topic(TOPIC)
+
+    stage.world.do(work())
+
+
+def write_to_what_is_deleted() -> Offset | None:
+    """What a client is told whose node hears of the deletion late, as the other replicas do."""
+    with a_stage() as stage:
+        first, second, third = stage.nodes
+        stage.commit(5)
+        for node, seconds in ((first, 1.0), (second, 1.0), (third, 0.3)):
+            stage.world.clog(stage.controller, node, seconds, seconds=3.0)
+        delete(stage)
+        sent = stage.send(first)
+        stage.run_until(sent.done)
+        written: Offset | None = sent.result()
+        return written
+
+
+def test_nothing_is_acknowledged_of_a_topic_that_somebody_was_told_is_deleted(monkeypatch):
+    assert write_to_what_is_deleted() is None
+
+    async def at_once(*_: object) -> None:
+        """Nobody is asked."""
+
+    monkeypatch.setattr(topics, "gone_everywhere", at_once)
+    assert write_to_what_is_deleted() is not None, "the story tells nothing"
+
+
+def test_a_topic_is_deleted_though_all_of_its_replicas_are_down():
+    with a_stage() as stage:
+        first, second, third = stage.nodes
+        order(stage, first, second)
+        stage.run_until(lambda: stage.partition(third) is None)
+        stage.world.crash(first)
+        stage.world.crash(second)
+        delete(stage)
+        assert TOPIC not in stage.image.topics

@@ -1,0 +1,64 @@
+"""Waits until no node confirms a read of a deleted topic, or acknowledges a write to it.
+
+Rule 1: a leader that has not heard of the deletion commits no record, and is confirmed by nobody
+        (`confirming`), without every replica that may be elected. So for each partition it is
+        enough that one of them has acted on the deletion.
+Rule 2: nobody waits for replicas that are all fenced, or nothing could be deleted without them.
+        A fenced leader that has its followers may tell of the topic until it hears of its end.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.serving import side_by_side
+from tidelog.cluster.messages import ConfirmLeads, ConfirmLeadsAnswer
+from tidelog.cluster.metadata import CHANGE_SECONDS_MAX
+from tidelog.controller.image import TopicImage
+from tidelog.errors import RequestTimedOut
+from tidelog.host import in_turns
+from tidelog.model import NO_OFFSET, NodeId, Offset
+from tidelog.peers.stream import PeerUnreachable
+from tidelog.peers.wire import PeerRefused
+
+_ASK_SECONDS_MAX: Final = 1.0
+_RETRY_SECONDS: Final = 0.02
+
+
+async def gone_everywhere(broker: Broker, topic: TopicImage, offset: Offset) -> None:
+    """Return once no leader can serve a topic whose deletion lies below `offset` of the metadata.
+
+    This node has acted on it. RequestTimedOut if that cannot be found out: it is deleted then, too.
+    """
+    electable: dict[frozenset[NodeId], None] = {}
+    await in_turns(
+        topic.partitions, lambda one: electable.setdefault(one.in_sync | one.eligible), at_once=1000
+    )
+    waiting = list(electable)
+    acted = {broker.node_id}
+    clock = broker.host.clock
+    deadline = clock.monotonic() + CHANGE_SECONDS_MAX
+    while True:
+        alive = {n for nodes in waiting for n in nodes if broker.image.is_alive(n)}
+        waiting = [n for n in waiting if acted.isdisjoint(n) and not alive.isdisjoint(n)]
+        if not waiting:
+            return
+        if clock.monotonic() >= deadline:
+            raise RequestTimedOut(
+                f"{topic.name} is deleted, but its replicas have not said that they know"
+            )
+        asked = sorted(alive.intersection(node for nodes in waiting for node in nodes))
+        told = await side_by_side(*(_has_acted(broker, node, offset) for node in asked))
+        acted.update(node for node, has_acted in zip(asked, told, strict=True) if has_acted)
+        if not any(told):
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _has_acted(broker: Broker, node: NodeId, offset: Offset) -> bool:
+    with suppress(PeerUnreachable, PeerRefused):
+        answer = await broker.member.hub.ask(
+            node, ConfirmLeads(leads=()), ConfirmLeadsAnswer, seconds_max=_ASK_SECONDS_MAX
+        )
+        return answer.acted_on == NO_OFFSET or answer.acted_on >= offset
+    return False
