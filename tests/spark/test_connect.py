@@ -54,20 +54,15 @@ def test_a_pipeline_runs_on_a_server_of_others(
     topics.put(topic, [order("north", 1.5), order("south", 2.0), order("north", 3.0)])
     folder = tmp_path / "sales"
     folder.mkdir()
-    (folder / "sums.sql").write_text("SELECT loud, sum(total) AS total FROM loudly GROUP BY loud")
     (folder / "loudly.py").write_text(STEP)
     (folder / "beside.py").write_text("def shout(text):\n    return text.upper()\n")
     document: dict[str, Any] = {
         "bootstrap": topics.bootstrap,
         "shared": True,
         "sources": {"orders": {"topic": topic, "json": "region string, total double"}},
-        "steps": [{"python": "loudly.py"}, {"sql": "sums.sql"}],
+        "steps": [{"python": "loudly.py"}],
         "sinks": {
             "copies": {"from": "loudly", "topic": f"{topic}-copies", "value": "loud"},
-            "sums": {
-                "from": "sums", "bucket": f"{topic}-sums", "mode": "update", "key": "loud",
-                "value": "total",
-            },
             "rows": {"from": "loudly", "iceberg": "sales.rows"},
         },
         "spark": {"spark.driver.memory": "1g"},
@@ -79,8 +74,6 @@ def test_a_pipeline_runs_on_a_server_of_others(
 
     copies = sorted(value or b"" for value in topics.values(f"{topic}-copies"))
     assert copies == [b"NORTH", b"NORTH", b"SOUTH"]
-    sums = {one.key: one.value for some in topics.records(f"{topic}-sums").values() for one in some}
-    assert sums == {b"NORTH": b"4.5", b"SOUTH": b"2.0"}
     assert Catalog.of(load(folder), {}).table("sales.rows").scan().to_arrow().num_rows == 3
 
 
