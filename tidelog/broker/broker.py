@@ -582,9 +582,9 @@ class Broker:
         if partition.log.damaged_at is not None or not is_let_go:
             await self._leave_sets(partition, follower)
 
-        def lower(mark: Offset) -> None:
+        def lower(mark: Offset, synced_end: Offset = 0) -> None:
             self.cleaner.unnote(name)
-            directory.lower_mark(name, mark)
+            directory.lower_mark(name, mark, synced_end)
             end = change.end if isinstance(change, Cut) else change.start
             directory.lower_watermark(name, end)
 

@@ -273,15 +273,16 @@ class DataDirectory:
         for each in names:
             self.reserve.spend(partial(replace_file, self._disk, self.root / each, content))
 
-    def lower_mark(self, partition: TopicPartition, mark: Offset) -> None:
-        """Note, durably, that what lies past `mark` is no longer promised: it will be cut.
+    def lower_mark(self, partition: TopicPartition, most: Offset, least: Offset = 0) -> None:
+        """Note, durably, that what lies past `most` is no longer promised: it will be cut.
 
-        Only while `noting` is held; otherwise a checkpoint on its way could raise it again.
+        And that what lies below `least` is. Only while `noting` is held: otherwise a checkpoint on
+        its way could undo it.
         """
         with self._checkpoints:
-            if self.durable_marks.get(partition, 0) > mark:
-                lowered = {**self.durable_marks, partition: mark}
-                self._write_checkpoint(DURABLE_MARKS, lowered)
+            known = self.durable_marks.get(partition, 0)
+            if (mark := min(max(known, least), most)) != known:
+                self._write_checkpoint(DURABLE_MARKS, {**self.durable_marks, partition: mark})
                 self.durable_marks[partition] = mark
 
     def lower_watermark(self, partition: TopicPartition, end: Offset) -> None:

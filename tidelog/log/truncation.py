@@ -3,7 +3,8 @@
 Rule 1: the end goes from back to front: wherever a crash comes, what is left is the log, whole, up
         to some batch at or behind the cut. Nothing is left behind a gap.
 Rule 2: whoever cuts has lowered the durable mark before, durably; otherwise the next start would
-        take the cut for damage.
+        take the cut for damage. If a sealed segment becomes the last one, whoever cuts has raised
+        the mark to what was synced and stays; otherwise the next start would cut rot there.
 Rule 3: performed in a disk's thread, while nothing writes to the log; afterwards it is opened anew.
 Rule 4: a swap that was decided is finished first. The next start would finish it, and bring back
         what the cut has removed.

@@ -8,6 +8,9 @@ Rule 4: what stops half-way for want of room or descriptors leaves the log as it
         and is tried again.
 Rule 5: what a cut leaves was synced by this process, as far as it told. If it cannot be read it is
         damaged: the replica leaves the in-sync sets before anything of it goes.
+Rule 6: a start takes a sealed segment for synced, but not the last one. So before a cut makes a
+        sealed segment the last, the durable mark says how much of it was synced: otherwise the
+        next start would take rot in it for a torn tail.
 """
 
 import asyncio
@@ -72,8 +75,12 @@ class Mending:
 
     # What a leader's history asks of a follower.
 
-    async def cut(self, end: Offset, note: Callable[[Offset], None]) -> None:
-        """Remove everything from `end` on. `note` notes, durably, that it is no longer promised."""
+    async def cut(self, end: Offset, note: Callable[[Offset, Offset], None]) -> None:
+        """Remove everything from `end` on.
+
+        `note` notes, durably, past which offset nothing is promised any more, and below which one
+        everything is synced that only a segment's being sealed has told so far.
+        """
         partition = self._partition
         _log.warning("%s is cut from %d to %d", partition.name, partition.log.end, end)
         if end < partition.high_watermark and partition.log.damaged_at is None:
@@ -92,7 +99,8 @@ class Mending:
             epochs.cut_end(end)
             end_left = end_after_cut(disk, partition.path, end, log.end)
             kept = min(kept, end_left)
-            note(end_left)
+            is_unsealed = log.segments[0].base < end <= log.segments[-1].base
+            note(end_left, kept if is_unsealed else 0)
             cut_end(disk, partition.path, end, epochs, log.end)
             return self._open(log.start, kept, end)
 

@@ -106,7 +106,7 @@ class Stage:
         self.changes.append(change)
         await self.may_change.wait()
         if isinstance(change, Cut):
-            await partition.mending.cut(change.end, lambda end: None)
+            await partition.mending.cut(change.end, lambda *_: None)
         else:
             await partition.mending.begin_anew(change, lambda change: None)
 

@@ -10,7 +10,7 @@ from tidelog.broker.broker import deleted_topics
 from tidelog.broker.topics import delete_topic
 from tidelog.controller.records import BrokerRegistered, TopicCreated, TopicDeleted
 from tidelog.errors import NotLeader, RequestTimedOut
-from tidelog.host import Lane, Path
+from tidelog.host import Lane, Path, read_file
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Endpoint, TopicPartition
@@ -384,6 +384,36 @@ def test_nothing_counts_as_compacted_any_more_when_a_log_is_cut_and_the_power_fa
     found.write_checkpoint(FIRST_DIRTY, {name: 4})
     machine.live(second, killed=True)
     machine.live(third)
+
+
+@pytest.mark.parametrize("end", [4, 5, 6])
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_rot_in_a_segment_that_a_cut_makes_the_last_is_no_torn_tail_for_the_next_start(at, end):
+    """Segments hold three batches. While it was sealed, a start knew that it was synced."""
+    machine = Machine()
+    batch = batch_of(b"v")
+    files = []
+
+    async def first(node):
+        await node.create("t", segment_bytes=str(3 * len(batch)))
+        for _ in range(9):
+            await node.produce("t", batch)
+        broker, partition = node.broker, node.broker.partition("t", 0)
+        path = partition.log.segments[1].path()
+        machine.disk.flip_bit(path, (at - 3 + 1) * len(batch) - 1, 0)
+        partition.resign(NotLeader(leader=2))
+        partition.follow(9, 2)
+        await broker._change_log(partition, partition.follower, Cut(end))
+        files.extend([path, read_file(machine.disk, path)])
+
+    async def second(node):
+        log = node.broker.partition("t", 0).log
+        path, content = files
+        assert (log.end, log.damaged_at) == (end, at if at < end else None)
+        assert read_file(machine.disk, path) == content, "nothing more is cut"
+
+    machine.live(first, killed=True)
+    machine.live(second)
 
 
 @pytest.mark.parametrize("dies", [False, True])

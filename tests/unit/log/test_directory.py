@@ -230,6 +230,23 @@ def test_a_cut_that_a_full_disk_does_not_note_is_noted_later():
     assert opened(disk).cut_tails == {TIDE: 5}
 
 
+@pytest.mark.parametrize(
+    ("noted", "most", "least", "mark"),
+    [(None, 9, 0, None), (None, 9, 7, 7), (5, 9, 7, 7), (8, 9, 7, 8), (12, 9, 7, 9), (12, 9, 0, 9)],
+)
+def test_a_mark_is_between_what_is_synced_and_what_will_be_cut(noted, most, least, mark):
+    disk = new_disk()
+    found = opened(disk)
+    if noted is not None:
+        found.lower_mark(TIDE, noted, noted)
+    found.lower_mark(EBB, 3, 3)
+
+    found.lower_mark(TIDE, most, least)
+    disk.crash()
+
+    assert opened(disk).durable_marks == {EBB: 3} | ({} if mark is None else {TIDE: mark})
+
+
 def test_a_crash_leaves_the_old_checkpoint_or_the_new_one():
     for seed in range(60):
         disk = new_disk(seed)

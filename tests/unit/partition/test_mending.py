@@ -35,6 +35,7 @@ class Follower(Stage):
         self.partition.is_copy = True
         self.partition.follow(3, 2)
         self.noted: list[Offset] = []
+        self.synced_end: Offset = -1
 
     def fetch(self, count: int, epoch: int = 3) -> None:
         for _ in range(count):
@@ -45,8 +46,9 @@ class Follower(Stage):
     async def settle(self) -> None:
         await finish(self.partition._rounds.drained(), self.hands)
 
-    def note(self, offset: Offset) -> None:
-        self.noted.append(offset)
+    def note(self, mark: Offset, synced_end: Offset) -> None:
+        self.noted.append(mark)
+        self.synced_end = synced_end
 
     def note_anew(self, change: BeginAnew) -> None:
         self.noted.append(change.start)
@@ -70,6 +72,7 @@ def test_a_cut_log_ends_where_it_was_cut_and_grows_on_from_there():
         await stage.settle()
 
         assert stage.noted == [3], "what follows is no longer promised"
+        assert stage.synced_end == 0, "the next checkpoint notes it"
         assert (partition.log.synced_end, partition.log.end) == (5, 5)
         assert len(stage.read()) > 0
 
@@ -205,6 +208,7 @@ def test_rot_in_what_a_cut_leaves_is_damage_and_no_torn_tail(end, at, byte):
         await finish(partition.mending.cut(end, stage.note), stage.hands)
 
         log = partition.log
+        assert stage.synced_end == end, "the segment is sealed no more"
         if at >= end:  # the rot goes with the cut
             assert (log.end, log.damaged_at) == (end, None)
             return
@@ -234,7 +238,7 @@ def test_rot_is_no_torn_tail_when_a_full_disk_keeps_a_cut_from_being_done(byte):
         stage.disk.flip_bit(path, byte, 0)
         stage.squeeze(0)  # what is removed makes no room for the history of epochs
 
-        await finish(partition.mending.cut(5, lambda end: stage.squeeze(-1000)), stage.hands)
+        await finish(partition.mending.cut(5, lambda *_: stage.squeeze(-1000)), stage.hands)
 
         assert partition.log.damaged_at == 3
 
@@ -307,7 +311,7 @@ def test_a_full_disk_in_the_middle_of_a_cut_leaves_what_the_files_hold():
         stage.fetch(5)
         await stage.settle()
 
-        def full(offset: Offset) -> None:
+        def full(mark: Offset, synced_end: Offset) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         await finish(partition.mending.cut(3, full), stage.hands)
@@ -358,7 +362,7 @@ def test_any_other_failure_of_a_cut_is_raised():
         stage.fetch(5)
         await stage.settle()
 
-        def broken(offset: Offset) -> None:
+        def broken(mark: Offset, synced_end: Offset) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
         with pytest.raises(OSError, match="Input/output"):
