@@ -15,8 +15,9 @@ from typing import NamedTuple
 from tidelog.errors import CorruptMessage, StorageError
 from tidelog.host import Bytes, Disk
 from tidelog.log.committed import committed_batches
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import ColdRead
-from tidelog.model import Epoch, Offset, ProducerId
+from tidelog.model import Offset, ProducerId
 from tidelog.records import BatchHeader, Record, crc_matches, decode_batch, iterate_batches
 from tidelog.views.store import Position, ViewStore
 
@@ -41,20 +42,20 @@ class Fold:
     aborted: Sequence[tuple[ProducerId, Offset]]
     offset: Offset
     limit: Offset
-    limit_epoch: Epoch
-    """Of what lies before `limit`."""
+    epochs: EpochHistory
+    """The log's own. What a batch says may have rotted: its checksum does not cover the epoch."""
     at: Position
     may_have_gaps: bool
 
     def perform(self) -> Folded | None:
         """Where the view is then; None, and nothing was done, if there are gaps and must not be."""
         data = self._read()
-        end, epoch, has_gaps = self.offset, self.at.epoch, False
+        end, has_gaps = self.offset, False
         if not data and self.offset < self.limit:  # compaction took it all
-            end, epoch, has_gaps = self.limit, self.limit_epoch, True
+            end, has_gaps = self.limit, True
         for header, _ in iterate_batches(data):
             has_gaps |= header.base_offset > end or header.lacks_records
-            end, epoch = header.next_offset, header.leader_epoch
+            end = header.next_offset
         if has_gaps and not self.may_have_gaps:
             return None
         records = [
@@ -63,6 +64,7 @@ class Fold:
             for record in readable_records(header, batch)
             if record.offset >= self.offset
         ]
+        epoch = self.epochs.epoch_at(end - 1) if end > self.offset else self.at.epoch
         to = replace(self.at, applied=end, epoch=epoch)
         self.store.apply(records, to)
         return Folded(to, has_gaps)

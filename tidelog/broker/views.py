@@ -30,6 +30,7 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.host import Path, in_turns
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log
 from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, Offset, TopicPartition
 from tidelog.partition.driver import Partition
@@ -229,7 +230,7 @@ class View:
                 store=self._store, disk=self._broker.host.disk,
                 found=log.read(offset, _CHUNK_BYTES, limit) if offset < limit else None,
                 aborted=log.aborted(offset, limit), offset=offset, limit=limit,
-                limit_epoch=log.epochs.epoch_at(limit - 1), at=replace(at, start=log.start),
+                epochs=EpochHistory(log.epochs), at=replace(at, start=log.start),
                 may_have_gaps=state == self._made_of,
             ).perform
         )  # fmt: skip

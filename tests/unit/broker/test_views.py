@@ -10,7 +10,8 @@ from tests.unit.broker.node import Machine, on_a_node
 from tests.unit.broker.test_kv import PLACE, SECONDS, Bucket, Undecided, in_a_bucket
 from tidelog.errors import OffsetNotAvailable, OutcomeUnknown, RequestTimedOut
 from tidelog.host import read_file
-from tidelog.records import CRC_AT, CRC_FROM, Record, encode_batch
+from tidelog.log.segment import walk
+from tidelog.records import CRC_AT, CRC_FROM, MAGIC_AT, Record, encode_batch
 from tidelog.views.kv import Change, get_entry
 from tidelog.views.store import Position, applied_in
 
@@ -295,6 +296,39 @@ def test_a_damaged_view_is_made_again_while_clients_ask_and_write():
         assert await bucket.get(b"k7", strong=False, after=40) == (b"2", written[7].offset)
 
     in_a_bucket(story)
+
+
+@pytest.mark.parametrize("bit", [0, 6, 31])
+def test_a_view_is_made_of_a_log_in_which_a_batch_has_a_rotten_epoch(bit):
+    """No checksum covers it. It tells nothing of the log's history, which is noted elsewhere."""
+    machine = Machine()
+
+    async def write(node):
+        bucket = await Bucket(node).make(segment_bytes="300")
+        for n in range(9):
+            await bucket.put(b"k%d" % n, b"1")
+        sealed = partition_of(bucket).log.segments[0]
+        *_, (_, last_at) = walk(sealed.open(machine.disk), 0, sealed.size)
+        machine.disk.flip_bit(sealed.path(), last_at + MAGIC_AT - 1 - bit // 8, bit % 8)
+
+    async def look(node):
+        bucket = await Bucket(node).make()
+        view = view_of(bucket)
+        view._is_wrong = True
+        while view.applied < 9:
+            view.poke()
+            assert view.doubts <= 1, "it is made again once"
+            await asyncio.sleep(0)
+        assert len(entries_of(view)) == 9
+
+    async def look_again(node):
+        view = view_of(await Bucket(node).make())
+        while not view.is_whole:
+            await asyncio.sleep(0)
+        assert (view.applied, view.doubts) == (9, 0), "it was kept"
+
+    for story in (write, look, look_again):
+        machine.live(story)
 
 
 def test_a_view_that_cannot_be_read_is_found_to_be_damaged_by_who_asks():
