@@ -337,8 +337,8 @@ class Leader:
 
     def start_moved(self, start: Offset) -> Settled:
         """This log begins at `start`, durably."""
-        assert start <= self.start_wanted, "followers are asked for what this log begins with"
         self.start = max(self.start, start)
+        self.start_wanted = max(self.start_wanted, start)  # else nobody could promise it, and join
         self.start_agreed = max(self.start_agreed, start)
         return Settled(_take(self._started, start))
 
