@@ -426,12 +426,12 @@ def _map(convert: Convert) -> Convert:
         found: list[tuple[str, Any]] = []
         for name, item in token:
             try:
-                found.append((name, None if item is None else convert(item)))
+                found.append((_string(name), None if item is None else convert(item)))
             except Misfit as misfit:
                 if misfit.partial is None:
                     raise Misfit from None
                 fits = False
-                found.append((name, misfit.partial))
+                found.append((_string(name), misfit.partial))
         if not fits:
             raise Misfit(found)
         return found

@@ -4,7 +4,7 @@ import datetime
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
 from tidelog.spark.json_reading import CORRUPT, JsonReader
 from tidelog.spark.json_writing import json_objects
@@ -40,3 +40,8 @@ def test_columns_of_no_rows_are_no_rows():
     schema = StructType([StructField("a", IntegerType())])
     batch = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int32())})
     assert json_objects(batch, schema, datetime.UTC).to_pylist() == []
+
+
+def test_a_name_in_a_map_that_is_half_a_character_stops_no_query():
+    kind = MapType(StringType(), IntegerType())
+    assert read(b'{"a": {"\\ud800": 1}}', kind=lambda: kind) == [([("?", 1)], None)]
