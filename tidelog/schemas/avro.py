@@ -27,6 +27,13 @@ PRIMITIVES = (
 
 def parsed(schema: Schema, registry: Registry | None = None, *, plain: bool = False) -> Any:
     """A schema for fastavro; `plain` without logical types but decimals: times stay counts."""
+    return resolved(schema, registry, plain=plain)[0]
+
+
+def resolved(
+    schema: Schema, registry: Registry | None = None, *, plain: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """A schema for fastavro, and all types that have a name in it or in those it refers to."""
     if fastavro is None:
         raise missing("fastavro", "Avro")
     named: dict[str, Any] = {}
@@ -36,7 +43,7 @@ def parsed(schema: Schema, registry: Registry | None = None, *, plain: bool = Fa
                 raise SchemaProblem(f"the schema refers to {reference.name}, which is not at hand")
             other = registry.version(reference.subject, reference.version).schema
             _parse(_document(other, plain), named)
-        return _parse(_document(schema, plain), named)
+        return _parse(_document(schema, plain), named), named
     except (SchemaParseException, ValueError, KeyError, TypeError) as error:
         raise SchemaProblem(f"it is no Avro schema: {error}") from error
 

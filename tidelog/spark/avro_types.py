@@ -13,6 +13,7 @@ Rule: what has no counterpart is refused with the field's name: a union of sever
 inside of itself.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql import types as spark
 
 from tidelog.errors import ConfigError
 
+PRECISION_MAX: Final = 38
 _PLAIN: Final = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "bytes": pa.binary(), "enum": pa.string(),
@@ -32,9 +34,12 @@ _LOGICAL: Final = {
 }  # fmt: skip
 
 
-def arrow_type(node: Any) -> pa.DataType:
-    """The type of values as fastavro gives them without logical types: times are counts."""
-    return _arrow(node, {}, "", ())
+def arrow_type(node: Any, named: Mapping[str, Any] | None = None) -> pa.DataType:
+    """The type of values as fastavro gives them without logical types: times are counts.
+
+    `named` are types that the schema refers to and that are defined elsewhere, by full name.
+    """
+    return _arrow(node, dict(named or {}), "", ())
 
 
 def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -> pa.DataType:
@@ -56,7 +61,13 @@ def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -
         named[node["name"]] = node
     logical = node.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(int(node["precision"]), int(node.get("scale", 0)))
+        precision = int(node["precision"])
+        if precision > PRECISION_MAX:
+            raise ConfigError(
+                f"{at or 'the schema'} is a decimal of {precision} digits; Spark's have "
+                f"{PRECISION_MAX} at most"
+            )
+        return pa.decimal128(precision, int(node.get("scale", 0)))
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     match kind:

@@ -21,6 +21,7 @@ from tidelog.schemas import avro, framing
 from tidelog.schemas.formats import KINDS, PartFormat
 from tidelog.schemas.problems import DoesNotFit, NotFramed, RegistryRefused, SchemaProblem
 from tidelog.schemas.registry import AVRO, Schema
+from tidelog.spark.avro_fitting import fitted
 from tidelog.spark.avro_types import arrow_type, avro_schema
 from tidelog.spark.columns import SPARK
 from tidelog.spark.json_reading import CORRUPT
@@ -40,7 +41,7 @@ class PartReader:
     @property
     def arrow(self) -> pa.DataType:
         """The type of the values as they are read; casts make it Spark's."""
-        return arrow_type(avro_document(self.schema))
+        return arrow_type(*avro.resolved(self.schema, self.form.registry()))
 
     @property
     def spark_type(self) -> spark.DataType:
@@ -63,7 +64,21 @@ class PartReader:
                 reasons[row] = str(problem)
         for number, rows in parts.items():
             self._read_part(number, rows, payloads, found, reasons)
-        return pa.array(found, self.arrow), reasons
+        return self._column(found, reasons), reasons
+
+    def _column(self, found: list[Any], reasons: dict[int, str]) -> pa.Array:
+        """Values as Spark's type has them; one that it has not gets a reason instead."""
+        arrow, wanted = self.arrow, to_arrow_type(self.spark_type, timezone="UTC")
+        try:
+            return pa.array(found, arrow).cast(wanted)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            pass
+        for row, value in enumerate(found):
+            try:
+                pa.array([value], arrow).cast(wanted)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                found[row], reasons[row] = None, f"Spark has no such value: {error}"
+        return pa.array(found, arrow).cast(wanted)
 
     def _read_part(
         self,
@@ -110,10 +125,6 @@ class PartReader:
         return avro.parsed(schema, known, plain=True)
 
 
-def avro_document(schema: Schema) -> Any:
-    return schema.text if schema.text in avro.PRIMITIVES else json.loads(schema.text)
-
-
 def part_reader(form: PartFormat, topic: str | None) -> PartReader:
     """Settle what is read with: the schema that is named, or the latest of the subject."""
     known = form.registry()
@@ -136,31 +147,16 @@ class PartWriter:
     schema: Schema
 
     def write(self, column: pa.Array) -> pa.Array:
-        encode = avro.writer(avro.parsed(self.schema, self.form.registry(), plain=True))
+        known = self.form.registry()
+        encode = avro.writer(avro.parsed(self.schema, known, plain=True))
         head = framing.frame(self.schema_id, b"")
-        values = _counted(column, arrow_type(avro_document(self.schema))).to_pylist(
-            maps_as_pydicts="lossy"
-        )
+        fits = fitted(column, *avro.resolved(self.schema, known))
+        try:
+            values = fits.to_pylist(maps_as_pydicts="strict")
+        except (KeyError, ValueError) as error:
+            raise DoesNotFit(f"a map has a key twice: {error}") from error
         made = [None if one is None else head + encode(one) for one in values]
         return pa.array(made, pa.binary())
-
-
-def _counted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Times as counts in the units of the schema; all else as it is."""
-    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
-        wanted = {one.name: one.type for one in kind}
-        names = [one.name for one in column.type]
-        arrays = [
-            _counted(pc.struct_field(column, name), wanted[name]) if name in wanted
-            else pc.struct_field(column, name)
-            for name in names
-        ]  # fmt: skip
-        return pa.StructArray.from_arrays(arrays, names=names, mask=column.is_null())
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp(kind.unit, column.type.tz), safe=False).cast(pa.int64())
-    if pa.types.is_date32(kind) and pa.types.is_date32(column.type):
-        return column.cast(pa.int32())
-    return column
 
 
 def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> PartWriter:

@@ -16,7 +16,7 @@ from tidelog.errors import ConfigError
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.framing import frame
 from tidelog.schemas.problems import SchemaProblem
-from tidelog.schemas.registry import Registry, Schema
+from tidelog.schemas.registry import Reference, Registry, Schema
 from tidelog.spark.registered import (
     part_reader,
     part_writer,
@@ -169,3 +169,65 @@ def test_a_row_that_the_schema_cannot_say_is_told(double):
     writer = part_writer(form(double), "orders", kind)
     with pytest.raises(SchemaProblem, match="the Avro schema cannot say it"):
         writer.write(pa.array([{"id": None}], pa.struct([("id", pa.string())])))
+
+
+def test_a_value_that_spark_has_not_is_told_with_its_offset_or_its_reason(double):
+    kinds = {
+        "n": ("int", 2**40),
+        "at": ({"type": "long", "logicalType": "timestamp-millis"}, 2**62),
+    }
+    for name, (kind, value) in kinds.items():
+        document = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind}]}
+        long = {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"}]}
+        number = register(double, document, f"{name}-value")
+        reader = part_reader(form(double), name)
+        bad, good = (frame(number, encoded(long, {name: one})) for one in (value, 1))
+        with pytest.raises(SchemaProblem, match=r"offset 1 a record.*Spark has no such"):
+            rows(reader, [good, bad])
+        schema = types.StructType([
+            types.StructField("value", reader.spark_type),
+            types.StructField("_corrupt_record", types.StringType()),
+        ])  # fmt: skip
+        fine, broken = rows(reader, [good, bad], schema)
+        assert fine["value"] is not None and fine["_corrupt_record"] is None
+        assert broken["value"] is None and "Spark has no such value" in broken["_corrupt_record"]
+
+
+def test_names_with_namespaces_and_schemas_that_are_referred_to_are_found(double):
+    place = {
+        "type": "record", "name": "Place", "namespace": "geo",
+        "fields": [{"name": "x", "type": "int"}],
+    }  # fmt: skip
+    route = {
+        "type": "record", "name": "Route", "namespace": "shop",
+        "fields": [{"name": "a", "type": place}, {"name": "b", "type": "geo.Place"}],
+    }  # fmt: skip
+    number = register(double, route, "routes-value")
+    reader = part_reader(form(double), "routes")
+    (row,) = rows(reader, [frame(number, b"\x02\x04")])
+    assert row["value"] == {"a": {"x": 1}, "b": {"x": 2}}
+
+    register(double, place, "places-value")
+    visit = {"type": "record", "name": "Visit", "fields": [{"name": "at", "type": "geo.Place"}]}
+    schema = Schema("AVRO", json.dumps(visit), (Reference("geo.Place", "places-value", 1),))
+    number = Registry(double.url).register("visits-value", schema)
+    reader = part_reader(form(double), "visits")
+    (row,) = rows(reader, [frame(number, b"\x02")])
+    assert row["value"] == {"at": {"x": 1}}
+    writer = part_writer(form(double), "visits", reader.spark_type)
+    assert writer.write(pa.array([row["value"]])).to_pylist() == [frame(number, b"\x02")]
+
+
+def test_a_decimal_that_is_too_wide_for_spark_is_refused(double):
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
+    register(double, wide)
+    with pytest.raises(ConfigError, match="50 digits"):
+        _ = part_reader(form(double), "orders").spark_type
+
+
+def test_a_map_with_a_key_twice_is_not_written_with_one_of_its_values(double):
+    register(double, {"type": "map", "values": "int"})
+    writer = part_writer(form(double), "orders", None)
+    column = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
+    with pytest.raises(SchemaProblem, match="key twice"):
+        writer.write(column)
