@@ -19,7 +19,7 @@ BEFORE_1970 = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=dateti
 
 
 def fit(kind, values, wanted):
-    named = {}
+    named: dict = {}
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": wanted}]}
     node = fastavro.parse_schema(record, named_schemas=named)
     column = pa.array([{"a": value} for value in values], pa.struct([("a", kind)]))

@@ -227,7 +227,8 @@ def test_a_decimal_that_is_too_wide_for_spark_is_refused(double):
 
 def test_a_map_with_a_key_twice_is_not_written_with_one_of_its_values(double):
     register(double, {"type": "map", "values": "int"})
-    writer = part_writer(form(double), "orders", None)
+    kind = types.MapType(types.StringType(), types.IntegerType())
+    writer = part_writer(form(double), "orders", kind)
     column = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
     with pytest.raises(SchemaProblem, match="key twice"):
         writer.write(column)
