@@ -1,6 +1,6 @@
 """How the keys or the values of records are written, as users say it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import ConfigError
@@ -17,8 +17,8 @@ class PartFormat:
 
     part: str
     name: str = "binary"
-    url: str = ""
-    user_info: str | None = None
+    url: str = field(default="", repr=False)
+    user_info: str | None = field(default=None, repr=False)
     strategy: SubjectStrategy = SubjectStrategy.TOPIC
     subject: str | None = None
     schema_id: int | None = None

@@ -2,14 +2,17 @@
 
 Rule 1: a schema never changes under its id, so an id is asked for once. The latest version of a
         subject is asked for each time.
-Rule 2: a failure says which registry, which id or subject, and what to do.
+Rule 2: a failure says which registry, which id or subject, and what to do, and never a password.
+Rule 3: an answer is small and comes soon, or it is none.
 """
 
+import json
+import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -20,8 +23,10 @@ from tidelog.schemas.problems import RegistryDown, RegistryRefused
 TIMEOUT_SECONDS: Final = 10.0
 TRIES_MAX: Final = 4
 PAUSE_SECONDS: Final = 0.2
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,20 @@ class Registry:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:  # fmt: skip
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"schema.registry.url must be http:// or https://, not {url!r}")
+            raise ConfigError(
+                f"schema.registry.url must be http:// or https://, not {_shown(url)!r}"
+            )
+        try:
+            address = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"schema.registry.url {_shown(url)!r} is no URL: {error}") from None
         if user_info is not None and ":" not in user_info:
             raise ConfigError("schema.registry.basic.auth.user.info must be USER:PASSWORD")
+        if user_info is None and address.userinfo:
+            user_info = f"{address.username}:{address.password}"
         user, _, password = (user_info or "").partition(":")
-        self.url = url.rstrip("/")
+        self.url = _shown(url).rstrip("/")
+        self._seconds_max = timeout_seconds
         self._http = httpx.Client(
             timeout=timeout_seconds, transport=transport, trust_env=False,
             auth=(user, password) if user_info else None, headers={"Accept": CONTENT_TYPE},
@@ -74,7 +88,7 @@ class Registry:
         known = self._schemas.get((schema_id, form))
         if known is None:
             query = {"format": form} if form else {}
-            known = _schema(self._ask("GET", f"/schemas/ids/{schema_id}", query=query))
+            known = self._ask("GET", f"/schemas/ids/{schema_id}", _schema, query=query)
             with self._lock:
                 self._schemas[schema_id, form] = known
         return known
@@ -85,8 +99,10 @@ class Registry:
     def version(self, subject: str, version: int | str, *, form: str = "") -> Registered:
         query = {"format": form} if form else {}
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-        found = self._ask("GET", path, query=query)
-        return Registered(int(found["id"]), int(found["version"]), _schema(found))
+        return self._ask(
+            "GET", path, lambda it: Registered(int(it["id"]), int(it["version"]), _schema(it)),
+            query=query,
+        )  # fmt: skip
 
     def register(self, subject: str, schema: Schema) -> int:
         """The id of a schema in a subject, which is registered there if it is new."""
@@ -99,23 +115,25 @@ class Registry:
                 for one in schema.references
             ]
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        return int(self._ask("POST", path, body=body)["id"])
+        return self._ask("POST", path, lambda it: int(it["id"]), body=body)
 
     def _ask(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
-    ) -> dict[str, Any]:
+        self, method: str, path: str, make: Callable[[dict[str, Any]], T], *,
+        query: Mapping[str, str] | None = None, body: Any = None,
+    ) -> T:  # fmt: skip
         headers = {"Content-Type": CONTENT_TYPE} if body is not None else {}
         failure = ""
         for left in reversed(range(TRIES_MAX)):
             try:
-                answer = self._http.request(
+                with self._http.stream(
                     method, self.url + path, params=query or None, json=body, headers=headers
-                )
-            except httpx.TransportError as error:
+                ) as answer:
+                    data = self._body(answer, path)
+            except httpx.RequestError as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
                 if answer.status_code < 500:
-                    return self._understood(answer, path)
+                    return self._understood(answer.status_code, data, path, make)
                 failure = f"it answers {answer.status_code}"
             if left:
                 time.sleep(PAUSE_SECONDS)
@@ -124,14 +142,37 @@ class Registry:
             "schema.registry.url, and that it runs"
         )
 
-    def _understood(self, answer: httpx.Response, path: str) -> dict[str, Any]:
+    def _body(self, answer: httpx.Response, path: str) -> bytes:
+        ends = time.monotonic() + self._seconds_max
+        data = bytearray()
+        for part in answer.iter_bytes():
+            data += part
+            if len(data) > ANSWER_BYTES_MAX:
+                raise RegistryRefused(
+                    f"the schema registry at {self.url} answers {path} with more than "
+                    f"{ANSWER_BYTES_MAX} bytes; is it a schema registry?",
+                    status=answer.status_code,
+                )
+            if time.monotonic() > ends:
+                raise httpx.ReadTimeout(f"no whole answer in {self._seconds_max:g} s")
+        return bytes(data)
+
+    def _understood(
+        self, status: int, data: bytes, path: str, make: Callable[[dict[str, Any]], T]
+    ) -> T:
         try:
-            document = answer.json()
-        except ValueError:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
             document = None
-        if answer.status_code < 300 and isinstance(document, dict):
-            return document
-        told = document.get("message", "") if isinstance(document, dict) else answer.text[:200]
+        is_object = isinstance(document, dict)
+        told = data[:200].decode(errors="replace")
+        if is_object:
+            told = str(document.get("message", ""))
+        if status < 300 and is_object:
+            try:
+                return make(document)
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                told = f"what it says is no schema: {type(error).__name__} {error}"
         hint = {
             401: "set schema.registry.basic.auth.user.info",
             403: "its user may not do that",
@@ -140,12 +181,17 @@ class Registry:
             409: "a schema that readers of the older ones cannot follow; change it, or the "
             "subject's compatibility",
             422: "it is no schema that the registry understands",
-        }.get(answer.status_code, "is it a schema registry?")
+        }.get(status, "is it a schema registry?")
         raise RegistryRefused(
-            f"the schema registry at {self.url} refuses {path} ({answer.status_code}"
+            f"the schema registry at {self.url} refuses {path} ({status}"
             f"{': ' + told if told else ''}); {hint}",
-            status=answer.status_code,
+            status=status,
         )
+
+
+def _shown(url: str) -> str:
+    """An address without the user and the password in it."""
+    return re.sub(r"//[^/?#]*@", "//", url)
 
 
 def _schema(document: Mapping[str, Any]) -> Schema:
@@ -153,7 +199,10 @@ def _schema(document: Mapping[str, Any]) -> Schema:
         Reference(one["name"], one["subject"], int(one["version"]))
         for one in document.get("references") or ()
     )
-    return Schema(str(document.get("schemaType") or AVRO), str(document["schema"]), references)
+    text = document["schema"]
+    if not isinstance(text, str):
+        raise TypeError("the schema is no text")
+    return Schema(str(document.get("schemaType") or AVRO), text, references)
 
 
 _registries: dict[tuple[str, str | None], Registry] = {}

@@ -1,8 +1,12 @@
+import itertools
+
+import httpx
 import pytest
 
 from tests.unit.schemas.double import registry_double
 from tidelog.errors import ConfigError
 from tidelog.schemas import registry as module
+from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import RegistryDown, RegistryRefused
 from tidelog.schemas.registry import Registry, Schema
 
@@ -55,3 +59,60 @@ def test_a_registry_that_is_down_is_named(double, monkeypatch):
 def test_an_address_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="must be http:// or https://"):
         Registry("localhost:8081")
+
+
+def answering(status=200, **answer):
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, **answer))
+    return Registry("http://me:secret@127.0.0.1:1/", transport=transport)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, {"json": {}}),
+        (200, {"json": {"schema": None}}),
+        (200, {"json": {"schema": "x", "references": [{}]}}),
+        (200, {"json": [1]}),
+        (200, {"text": "<html>"}),
+        (200, {"text": "[" * 100_000}),
+        (302, {"headers": {"Location": "/elsewhere"}}),
+        (404, {"json": {"message": 5}}),
+        (200, {"content": b" " * (module.ANSWER_BYTES_MAX + 1)}),
+    ],
+)
+def test_what_is_no_answer_of_a_registry_is_refused_without_the_password(status, answer):
+    with pytest.raises(RegistryRefused, match=r"127\.0\.0\.1:1 .*/schemas/ids/1") as refused:
+        answering(status, **answer).schema(1)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_answer_without_an_id_is_refused():
+    with pytest.raises(RegistryRefused):
+        answering(json={}).register("orders-value", ORDER)
+    with pytest.raises(RegistryRefused):
+        answering(json={"schema": "x"}).latest("orders-value")
+
+
+def test_a_user_in_the_address_is_who_asks_and_is_not_shown(double):
+    double.user_info = "me:secret"
+    registry = Registry(double.url.replace("//", "//me:secret@"))
+    registry.register("orders-value", ORDER)
+    assert registry.url == double.url
+    for url in ("ftp://me:secret@host", "http://me:secret@host:8o81"):
+        with pytest.raises(ConfigError) as refused:
+            Registry(url)
+        assert "secret" not in str(refused.value)
+    form = PartFormat(part="value", url="http://me:secret@host", user_info="me:secret")
+    assert "secret" not in repr(form)
+
+
+def test_an_answer_that_does_not_end_is_none(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0)
+
+    class Slow(httpx.SyncByteStream):
+        def __iter__(self):
+            return itertools.repeat(b" ")
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
+    with pytest.raises(RegistryDown, match=r"no whole answer in 0\.01 s"):
+        Registry("http://127.0.0.1:1", transport=transport, timeout_seconds=0.01).schema(1)
