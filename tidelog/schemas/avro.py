@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
-from tidelog.schemas.registry import Registry, Schema
+from tidelog.schemas.registry import Reference, Registry, Schema
 
 try:
     import fastavro
@@ -38,14 +38,26 @@ def resolved(
         raise missing("fastavro", "Avro")
     named: dict[str, Any] = {}
     try:
-        for reference in schema.references:
-            if registry is None:
-                raise SchemaProblem(f"the schema refers to {reference.name}, which is not at hand")
-            other = registry.version(reference.subject, reference.version).schema
-            _parse(_document(other, plain), named)
+        _parse_references(schema, registry, plain, named, set())
         return _parse(_document(schema, plain), named), named
-    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
+    except (SchemaParseException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SchemaProblem(f"it is no Avro schema: {error}") from error
+
+
+def _parse_references(
+    schema: Schema, registry: Registry | None, plain: bool, named: dict[str, Any],
+    seen: set[Reference],
+) -> None:  # fmt: skip
+    """Learn the types that a schema refers to, and before each those that it refers to itself."""
+    for reference in schema.references:
+        if reference in seen:
+            continue
+        seen.add(reference)
+        if registry is None:
+            raise SchemaProblem(f"the schema refers to {reference.name}, which is not at hand")
+        other = registry.version(reference.subject, reference.version).schema
+        _parse_references(other, registry, plain, named, seen)
+        _parse(_document(other, plain), named)
 
 
 def _document(schema: Schema, plain: bool) -> Any:

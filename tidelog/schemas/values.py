@@ -1,20 +1,27 @@
 """Single keys and values of a schema registry, as JSON that people read and type.
 
-Rule: what `text_of` writes, `bytes_of` reads back as the same value. Bytes are {"base64": "..."},
-      decimals are strings, times are ISO.
+Rule 1: what `text_of` writes, `bytes_of` reads back as the same value. Bytes are {"base64": "..."},
+        decimals are strings, times are ISO. Of a union with several types that look the same in
+        JSON, as strings and times, it is read back as the first.
+Rule 2: no value is changed to fit a schema: it is written as it is, or refused.
 """
 
 import base64
 import datetime
 import decimal
 import json
-from collections.abc import Callable
-from typing import Any
+import math
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from tidelog.schemas import avro, framing
 from tidelog.schemas.formats import KINDS, PartFormat
 from tidelog.schemas.problems import DoesNotFit
 from tidelog.schemas.registry import Schema
+
+SHOWN_MAX: Final = 80
 
 
 class ValueReader:
@@ -70,8 +77,7 @@ class ValueWriter:
         else:
             schema = Schema(KINDS[form.name], given)
             self._id = known.register(subject, schema)
-        self._schema = avro.parsed(schema, known)
-        self._named: dict[str, Any] = {}
+        self._schema, self._named = avro.resolved(schema, known)
         self._encode = avro.writer(self._schema)
 
     def bytes_of(self, data: bytes | None) -> bytes | None:
@@ -79,54 +85,172 @@ class ValueWriter:
         if data is None:
             return None
         try:
-            document = json.loads(data)
+            value = typed(self._schema, self._document(data), self._named)
+        except RecursionError:
+            raise DoesNotFit("it is nested too deeply") from None
+        return framing.frame(self._id, self._encode(value))
+
+    def _document(self, data: bytes) -> Any:
+        try:
+            line = data.decode()
+        except UnicodeDecodeError as error:
+            raise DoesNotFit(f"it is no UTF-8: {error}") from None
+        try:
+            found = json.loads(line, parse_float=decimal.Decimal, object_pairs_hook=_members)
         except ValueError:
-            document = data.decode(errors="replace")
-        return framing.frame(self._id, self._encode(typed(self._schema, document, self._named)))
+            return line
+        kinds = self._schema if isinstance(self._schema, list) else [self._schema]
+        is_string = [_kind(one) for one in kinds if one != "null"] == ["string"]
+        if is_string and not isinstance(found, str) and not (found is None and "null" in kinds):
+            return line  # 1.10 is the string 1.10, not 1.1
+        return found
 
 
-def typed(node: Any, value: Any, named: dict[str, Any]) -> Any:
-    """A value of JSON as Avro's types have it; what fits none of them is left as it is."""
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DoesNotFit(f"an object has {twice!r} twice")
+    return found
+
+
+def _kind(node: Any) -> Any:
+    return node["type"] if isinstance(node, dict) else node
+
+
+# Values of JSON, in which numbers with a fraction are decimals.
+
+
+def typed(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
+    """A value of JSON as Avro's types have it; DoesNotFit if they have it not as it is."""
     if isinstance(node, list):
-        if value is None and "null" in node:
-            return None
-        others = [one for one in node if one != "null"]
-        return typed(others[0], value, named) if len(others) == 1 else value
-    if isinstance(node, str):
-        if node == "bytes":
+        return _of_union(node, value, named)
+    while isinstance(node, str) and node in named:
+        node = named[node]
+    kind = _kind(node)
+    logical = node.get("logicalType") if isinstance(node, dict) else None
+    if logical is not None:
+        made = _logical(logical, kind, node, value)
+        if made is not None:
+            return made
+    match kind, value:
+        case "record" | "error", dict():
+            return _record(node, value, named)
+        case "array", list():
+            return [typed(node["items"], one, named) for one in value]
+        case "map", dict():
+            return {name: typed(node["values"], one, named) for name, one in value.items()}
+        case ("null", None) | ("boolean", bool()) | ("string", str()):
+            return value
+        case "enum", str() if value in node["symbols"]:
+            return value
+        case (("int" | "long"), int()) if type(value) is int and _is_long(value, kind):
+            return value
+        case (("float" | "double"), int() | float() | decimal.Decimal()) if type(value) is not bool:
+            return _float(value, kind)
+        case (("bytes" | "fixed"), (str() | dict())):
             return _bytes(value)
-        if node == "string" and not isinstance(value, str):
-            return value if value is None else json.dumps(value)
-        return typed(named[node], value, named) if node in named else value
-    kind, logical = node["type"], node.get("logicalType")
-    if "name" in node:
-        named[node["name"]] = node
+    raise _misfit(value, kind)
+
+
+def _of_union(node: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
+    """By the first of several types that has the value."""
+    if value is None and "null" in node:
+        return None
+    others = [one for one in node if one != "null"]
+    for one in others[:-1]:
+        try:
+            return typed(one, value, named)
+        except DoesNotFit:
+            continue
+    if not others:
+        raise _misfit(value, "null")
+    return typed(others[-1], value, named)
+
+
+def _record(node: Any, value: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {one["name"]: one["type"] for one in node["fields"]}
+    if unknown := sorted(value.keys() - fields.keys()):
+        raise DoesNotFit(f"the schema has no field {unknown[0]!r}; it has {', '.join(fields)}")
+    return {name: typed(fields[name], one, named) for name, one in value.items()}
+
+
+def _is_long(value: int, kind: str) -> bool:
+    limit = 2**31 if kind == "int" else 2**63
+    return -limit <= value < limit
+
+
+def _float(value: float | decimal.Decimal, kind: str) -> float:
+    """The nearest number; infinity only for itself, as `text_of` writes it."""
     try:
-        if logical == "decimal":
-            return decimal.Decimal(str(value))
-        if logical == "date" and isinstance(value, str):
+        found = float(value)
+        if kind == "float":
+            struct.pack("<f", found)
+    except OverflowError:
+        raise _misfit(value, kind) from None
+    if math.isinf(found) and not isinstance(value, float):
+        raise _misfit(value, kind)
+    return found
+
+
+def _logical(logical: str, kind: str, node: Any, value: Any) -> Any:
+    """A value of a logical type; None if it is to be one of the plain type."""
+    try:
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return _decimal(node, value)
+        if not isinstance(value, str):
+            return None
+        if logical == "uuid":
+            uuid.UUID(value)  # or nobody could read it
+            return None
+        if logical == "date":
             return datetime.date.fromisoformat(value)
-        if logical is not None and "timestamp" in logical and isinstance(value, str):
-            return datetime.datetime.fromisoformat(value)
-        if logical is not None and logical.startswith("time-") and isinstance(value, str):
-            return datetime.time.fromisoformat(value)
+        made: datetime.datetime | datetime.time
+        if logical in TIMESTAMPS:
+            made = datetime.datetime.fromisoformat(value)
+        elif logical in TIMES:
+            made = datetime.time.fromisoformat(value)
+        else:
+            return None
     except (ValueError, ArithmeticError) as error:
         raise DoesNotFit(f"{value!r} is no {logical}: {error}") from error
-    if kind == "record" and isinstance(value, dict):
-        fields = {one["name"]: one["type"] for one in node["fields"]}
-        if unknown := sorted(value.keys() - fields.keys()):
-            raise DoesNotFit(f"the schema has no field {unknown[0]!r}; it has {', '.join(fields)}")
-        return {name: typed(fields[name], one, named) for name, one in value.items()}
-    if kind == "array" and isinstance(value, list):
-        return [typed(node["items"], one, named) for one in value]
-    if kind == "map" and isinstance(value, dict):
-        return {name: typed(node["values"], one, named) for name, one in value.items()}
-    if kind in ("bytes", "fixed"):
-        return _bytes(value)
-    return value
+    if made.tzinfo is not None and not logical.startswith("timestamp-"):
+        raise DoesNotFit(f"{value!r} is no {logical}: it names a zone, and the schema has none")
+    if logical.endswith("-millis") and made.microsecond % 1000:
+        raise DoesNotFit(f"{value!r} is no {logical}: it has parts of a millisecond")
+    return made
 
 
-def _bytes(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {"base64"}:
-        return base64.b64decode(value["base64"])
-    return value.encode() if isinstance(value, str) else value
+TIMESTAMPS: Final = (
+    "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros",
+)  # fmt: skip
+TIMES: Final = ("time-millis", "time-micros")
+
+
+def _decimal(node: Any, value: Any) -> decimal.Decimal:
+    if isinstance(value, bool) or not isinstance(value, str | int | decimal.Decimal):
+        raise _misfit(value, "decimal")
+    found, scale = decimal.Decimal(value), node.get("scale", 0)
+    if not found.is_finite() or (found and found.adjusted() >= node["precision"] - scale):
+        raise _misfit(value, f"decimal of {node['precision']} digits, {scale} after the point")
+    return found
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if value.keys() == {"base64"}:
+            return base64.b64decode(value["base64"], validate=True)
+    except (ValueError, TypeError) as error:
+        raise DoesNotFit(f"{value!r} is no text or base64: {error}") from None
+    raise _misfit(value, "bytes")
+
+
+def _misfit(value: Any, kind: Any) -> DoesNotFit:
+    shown = text(value).decode(errors="replace") if isinstance(value, dict | list) else str(value)
+    if isinstance(value, str):
+        shown = repr(value)
+    shown = shown if len(shown) <= SHOWN_MAX else shown[:SHOWN_MAX] + "..."
+    return DoesNotFit(f"{shown} is no {kind}, which the Avro schema has there")

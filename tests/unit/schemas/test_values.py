@@ -1,0 +1,116 @@
+"""Single values of a schema registry as JSON that people type."""
+
+import decimal
+import json
+
+import pytest
+
+from tests.unit.schemas.double import registry_double
+from tidelog.schemas.formats import PartFormat
+from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.registry import Reference, Registry, Schema
+from tidelog.schemas.values import ValueReader, ValueWriter
+
+MS = {"type": "long", "logicalType": "timestamp-millis"}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2}
+FIXED = {"type": "fixed", "name": "F", "size": 1}
+
+
+def record(**fields):
+    return {
+        "type": "record", "name": "R",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def double():
+    with registry_double() as made:
+        yield made
+
+
+@pytest.fixture
+def written(double):
+    """Write a text by a schema, and read it back."""
+    form = PartFormat(part="value", name="avro", url=double.url)
+
+    def write(schema, line):
+        data = ValueWriter(form, "orders", json.dumps(schema)).bytes_of(line)
+        return ValueReader(form).document(data)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("schema", "line"),
+    [
+        ("int", b"1.5"),
+        ("int", b"true"),
+        ("int", b"99999999999"),
+        ("double", b"1e400"),
+        ("float", b"1e39"),
+        ("boolean", b'"false"'),
+        ("boolean", b"1"),
+        ("null", b"0"),
+        ("bytes", b'{"base64": "!!!"}'),
+        ("bytes", b'{"base64": 1}'),
+        ("bytes", b'{"base64": "a"}'),
+        ("bytes", b'"\\ud800"'),
+        ("string", b"\xff\xfe"),
+        ({"type": "string", "logicalType": "uuid"}, b"no-uuid"),
+        ({"type": "array", "items": "string"}, b'"abc"'),
+        (record(a="string"), b'{"a": 1}'),
+        (record(a=["null", "string"]), b'{"a": {"string": "x"}}'),
+        (record(a="int"), b'{"a": 1, "a": 2}'),
+        (MONEY, b'"1e100000"'),
+        (MONEY, b'"NaN"'),
+        (MONEY, b"1.234"),
+        (MS, b'"2026-01-01T00:00:00.123456Z"'),
+        (MS, b"1.5"),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, b'"2026-01-01T00:00+02:00"'),
+        ({"type": "int", "logicalType": "time-millis"}, b'"10:00:00+02:00"'),
+        (record(n=["null", "R"]), b'{"n": ' * 20_000 + b"null" + b"}" * 20_000),
+    ],
+)
+def test_what_the_schema_cannot_say_as_it_is_is_refused(written, schema, line):
+    with pytest.raises(DoesNotFit):
+        written(schema, line)
+
+
+@pytest.mark.parametrize(
+    ("schema", "line", "found"),
+    [
+        ("string", b"1.10", "1.10"),
+        ("string", b"1e5", "1e5"),
+        ("string", b'{"a":1}', '{"a":1}'),
+        ("string", b'"quoted"', "quoted"),
+        ("string", b"null", "null"),
+        (["null", "string"], b"null", None),
+        (["null", "string"], b"1.10", "1.10"),
+        ("double", b"-0.0", -0.0),
+        ("double", b"Infinity", float("inf")),
+        ("double", b"3", 3.0),
+        (MONEY, b"12345678901234567890.12", decimal.Decimal("12345678901234567890.12")),
+        (["long", "bytes"], b'{"base64": "/w=="}', b"\xff"),
+        (["int", "double"], b"1.0", 1.0),
+        (record(a=["null", FIXED], b="F"), b'{"b": {"base64": "/w=="}, "a": null}',
+         {"a": None, "b": b"\xff"}),
+    ],
+)  # fmt: skip
+def test_a_value_is_written_as_it_was_typed(written, schema, line, found):
+    assert repr(written(schema, line)) == repr(found)
+
+
+def test_schemas_that_are_referred_to_by_others_that_are_referred_to_are_found(double):
+    registry = Registry(double.url)
+    inner = {"type": "enum", "name": "Size", "symbols": ["S", "M"]}
+    registry.register("size", Schema("AVRO", json.dumps(inner)))
+    middle = Schema("AVRO", json.dumps(record(size="Size")), (Reference("Size", "size", 1),))
+    registry.register("middle", middle)
+    outer = {**record(it="R"), "name": "Outer"}
+    registry.register(
+        "nested-value", Schema("AVRO", json.dumps(outer), (Reference("R", "middle", 1),))
+    )
+    form = PartFormat(part="value", name="avro", url=double.url)
+    data = ValueWriter(form, "nested", None).bytes_of(b'{"it": {"size": "M"}}')
+    assert ValueReader(form).document(data) == {"it": {"size": "M"}}
