@@ -130,3 +130,32 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"a": "ü", "b": None}, {"a": "\n"}]
     write_rows(tmp_path / "x.jsonl", rows)
     assert rows_of(tmp_path / "x.jsonl") == rows
+
+
+def test_whole_numbers_are_not_rounded() -> None:
+    assert not is_same(1_000_000_000_000, 1_000_000_000_001)
+    assert not is_same({"id": 2**60}, {"id": 2**60 + 1})
+    assert is_same(1_000_000_000_000, 1_000_000_000_000.0001)
+
+
+@pytest.mark.parametrize("text", ["x\u2028y", "x\x85y", "x\x0cy"])
+def test_a_line_ends_where_json_says(text: str, pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    write_rows(file, [{"id": text}])
+    assert rows_of(file) == [{"id": text}]
+    (record,) = records_of(file, pipeline.sources["orders"])
+    assert record["value"].decode() == file.read_text().removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"timestamp": "x"}', b'{"timestamp": 5}', b'{"headers": [1]}', b'{"partition": "x"}',
+        b'{"value": "\\ud800"}', b'{"value": "\xff"}', b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_told(line: bytes, pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "raw.jsonl"
+    file.write_bytes(line)
+    with pytest.raises(SpecError, match=r"raw\.jsonl"):
+        records_of(file, pipeline.sources["raw"])
