@@ -76,6 +76,7 @@ class ValueWriter:
             self._id, schema = found.id, found.schema
         else:
             schema = Schema(KINDS[form.name], given)
+            avro.parsed(schema, known)  # nothing is registered that cannot be written
             self._id = known.register(subject, schema)
         self._schema, self._named = avro.resolved(schema, known)
         self._encode = avro.writer(self._schema)

@@ -272,7 +272,11 @@ async def _consume(bootstrap: str, plan: Plan) -> int:
                 heard = time.monotonic()
                 for record in records:
                     if plan.follow or record.offset < ends[partition]:
-                        out.write(plan.show.line(record, plan.topic, partition))
+                        try:
+                            out.write(plan.show.line(record, plan.topic, partition))
+                        except UserError:
+                            out.flush()  # what came before it was read
+                            raise
                         count += 1
                     if count == plan.count_max:
                         out.flush()

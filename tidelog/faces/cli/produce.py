@@ -225,10 +225,17 @@ def _writers(
         if form is not None:
             from tidelog.schemas.values import ValueWriter
 
-            writers[part] = ValueWriter(form, topic, None if file is None else file.read_text())
+            writers[part] = ValueWriter(form, topic, None if file is None else _schema_text(file))
         elif file is not None:
             raise UserError(f"--{part}-schema needs --{part}-format")
     return writers
+
+
+def _schema_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no UTF-8: {error}") from None
 
 
 async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:

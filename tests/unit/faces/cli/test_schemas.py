@@ -72,3 +72,25 @@ def test_what_does_not_fit_is_told_with_its_line_and_the_fix(tidelog, broker, re
 def test_a_format_needs_a_registry(tidelog, broker):
     result = tidelog("consume", "orders", "--value-format", "avro")
     assert result.code != 0 and "needs --schema-registry" in result.err
+
+
+def test_what_comes_before_a_record_that_cannot_be_read_is_printed(
+    tidelog, broker, registry, tmp_path
+):
+    schema = tmp_path / "text.avsc"
+    schema.write_text('"string"')
+    avro = ("--value-format", "avro")
+    tidelog("produce", "orders", *avro, "--value-schema", schema, stdin=b"x")
+    tidelog("produce", "orders", stdin=b"plain")
+    found = tidelog("consume", "orders", "--no-follow", *avro)
+    assert found.code == 1 and "orders-0 at 1" in found.err
+    assert found.out == '"x"\n'
+
+
+def test_a_file_that_is_no_schema_is_told_and_not_registered(tidelog, broker, registry, tmp_path):
+    schema = tmp_path / "order.avsc"
+    for content, words in ((b"\xff\xfe", "no UTF-8"), (b'{"type": "nope"}', "no Avro schema")):
+        schema.write_bytes(content)
+        made = tidelog("produce", "orders", "--value-format", "avro", "--value-schema", schema)
+        assert made.code == 1 and words in made.err and "bug" not in made.err
+    assert registry.subjects == {}
