@@ -100,7 +100,7 @@ def _offset_us(at: tzinfo, days: int, of_day_us: int) -> int:
     if at is UTC:
         return 0
     year, month, day = civil_from_days(days)
-    year = year if 1 < year < 9999 else 2 if year < 2 else 9600 + year % 400 - 400
+    year = year if 1 < year < 9999 else (400 if year < 2 else 9200) + year % 400
     seconds = of_day_us // US_PER_SECOND
     local = datetime(
         year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, tzinfo=at

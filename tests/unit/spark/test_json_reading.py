@@ -7,6 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
 from tidelog.spark.json_reading import CORRUPT, JsonReader
+from tidelog.spark.json_times import timestamp_us, zone
 from tidelog.spark.json_writing import json_objects
 
 
@@ -45,3 +46,9 @@ def test_columns_of_no_rows_are_no_rows():
 def test_a_name_in_a_map_that_is_half_a_character_stops_no_query():
     kind = MapType(StringType(), IntegerType())
     assert read(b'{"a": {"\\ud800": 1}}', kind=lambda: kind) == [([("?", 1)], None)]
+
+
+def test_a_leap_day_before_the_first_year_is_a_time_in_every_zone():
+    berlin = zone("Europe/Berlin")
+    day = timestamp_us("0000-02-29T00:00:00", berlin) - timestamp_us("0000-02-28T00:00:00", berlin)
+    assert day == 24 * 3600 * 1_000_000
