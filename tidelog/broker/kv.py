@@ -340,14 +340,17 @@ class Kv:
         repeated = find_repeated(partition, work.once, done, void, stale)
         if repeated is not None:
             write.repeat(repeated)
-            if repeated.first_sequence == void:
-                await write.committed()
-                return KvWritten(offset=NO_OFFSET, existed=(False,))
             if repeated.first_sequence == stale:
                 return await self._still_refused(state, work, write, deadline)
-            if repeated.offset_delta + 1 != len(work.changes):
+            is_void = repeated.first_sequence == void
+            if not is_void and repeated.offset_delta + 1 != len(work.changes):
                 raise reused()
-            return KvWritten(offset=await write.committed())
+            offset = await write.committed()
+            # It appends nothing that only a leader could commit: the bucket may be deleted by now.
+            await self._confirming.confirm(partition, state.leader, deadline)
+            if is_void:
+                return KvWritten(offset=NO_OFFSET, existed=(False,))
+            return KvWritten(offset=offset)
         before = [state.current(change.key) if change.asks else None for change in work.changes]
         for change in work.changes:
             if change.if_version is not None and state.overlay.is_undecided(change.key):
