@@ -44,6 +44,7 @@ from tidelog.spark.archive.files import (
 from tidelog.spark.archive.spans import Spans
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.tables.commits import tried_once
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -274,7 +275,7 @@ class TopicTable:
         claim = self.claim.after(moved, files, epochs)
         properties = {**claim.as_properties(), ROUND: round_id}
         try:
-            with table.transaction() as transaction:
+            with tried_once(table).transaction() as transaction:
                 transaction.add_files(
                     [file.path for file in files],
                     snapshot_properties=properties,

@@ -192,8 +192,8 @@ class TableWriter:
                 return True
             except CommitFailedException:
                 table = self.catalog.table(self.name)
-                # Another driver of the same query may have been faster. This one was not:
-                # pyiceberg says so only of commits that were not done, and removes its manifests.
+                # Another driver of the same query may have been faster. This one was not: a commit
+                # that was done is no failure (`tried_once`).
                 if written(table.properties, query) >= batch:
                     check_replay(table, self.name, query, batch, proof)
                     return False

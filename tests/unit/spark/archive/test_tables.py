@@ -6,8 +6,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.unit.spark.archive.rows import TIME_US, archive, batch_of, put
+from tests.unit.spark.tables.lake import sent_twice
 from tidelog.errors import ConfigError
 from tidelog.spark.archive import files
 from tidelog.spark.archive.catalog import (
@@ -135,6 +137,14 @@ def test_a_commit_whose_answer_was_lost_is_recognized(table, monkeypatch):
     monkeypatch.setattr(type(table.table), "_do_commit", lose_the_answer)
 
     assert archive(table, 0, 0, 100).spans == {0: Span(0, 100)}
+
+
+def test_a_commit_that_is_said_to_have_failed_and_was_done_keeps_its_files(table, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", sent_twice)
+        archive(table, 0, 0, 100)
+
+    assert rows(table.reload(), 0, 0, 100).num_rows == 100
 
 
 def test_a_commit_that_failed_is_not_taken_for_one_that_was_done(table, monkeypatch):

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 from sqlalchemy.exc import OperationalError
 
+from tests.unit.spark.tables.lake import sent_twice
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, load, parse
@@ -291,6 +292,17 @@ def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(
 
     assert rows(catalog) == [NORTH]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_a_batch_whose_commit_was_done_though_it_is_said_to_have_failed_stays(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", sent_twice)
+        assert add(catalog, Frame([NORTH]), "q1", 0) == 1
+
+    assert rows(catalog) == [NORTH]
+    assert add(catalog, Frame([SOUTH]), "q1", 1) == 1
 
 
 def test_a_writer_that_lost_the_race_to_another_query_tries_again(catalog: Catalog) -> None:

@@ -6,10 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
 NAME = "lake.rows"
+COMMIT = SqlCatalog.commit_table
 
 
 def make(directory: Path, **told: Any) -> Catalog:
@@ -52,3 +55,9 @@ def files(table: Table) -> set[str]:
 def on_disk(table: Table, suffix: str) -> set[str]:
     directory = Path(table.location().removeprefix("file://"))
     return {f"file://{path}" for path in directory.rglob(f"*{suffix}")}
+
+
+def sent_twice(*told: Any) -> None:
+    """A commit that whoever carries it sends again: it was done, and the second one is refused."""
+    COMMIT(*told)
+    raise CommitFailedException("the table has another snapshot by now")
