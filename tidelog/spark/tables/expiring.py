@@ -8,12 +8,15 @@ Rule 3: what will be removed is noted in a grave beside the table before the sna
         list. Whoever dies in between leaves a grave whose snapshots are still listed: it is void.
 Rule 4: data files go by the word of the snapshots that deleted them, and only of the line that led
         to the current one. A table with other branches or tags keeps all of its data files.
+Rule 5: what a listed snapshot has is never removed, whatever a grave says: a file may have been
+        added again. A table that others share files with (`gc.enabled=false`) loses none.
+Rule 6: snapshots leave the list only while no branch or tag has come to name them.
 """
 
 import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +26,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.update import AssertRefSnapshotId
 
 from tidelog.spark.archive.storage import Storage
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 GRAVES: Final = "metadata/tidelog-expired"
 SNAPSHOTS_KEPT: Final = 20
 KEEP_SECONDS: Final = 3600.0
+GC_ENABLED: Final = "gc.enabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class Expiry:
     def is_due(self, table: "Table") -> bool:
         """Whether there are twice as many snapshots as stay: so the work is shared by many
         commits."""
-        return len(table.metadata.snapshots) >= 2 * self.snapshots
+        return _may_remove(table) and len(table.metadata.snapshots) >= 2 * self.snapshots
 
 
 def expire(table: "Table", expiry: Expiry, *, now: float | None = None) -> int:
@@ -57,35 +62,80 @@ def expire(table: "Table", expiry: Expiry, *, now: float | None = None) -> int:
     listed = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)
     pinned = {ref.snapshot_id for ref in metadata.refs.values()}
     old = [one for one in listed[: -expiry.snapshots] if one.snapshot_id not in pinned]
-    if not old:
+    if not old or not _may_remove(table):
         return 0
     ids = {one.snapshot_id for one in old}
     kept = [one for one in listed if one.snapshot_id not in ids]
     grave = _Grave(table, now_ms)
     grave.write(ids, _doomed(table, old, kept))
     try:
-        table.maintenance.expire_snapshots().by_ids(sorted(ids)).commit()
+        _forget(table.catalog.load_table(table.name()), ids, metadata.refs.keys())
     except CommitFailedException:
         grave.remove()
         return 0  # somebody else was faster; there is a next time
+    grave.remove_void(ids)
     return len(old)
+
+
+def _forget(table: "Table", ids: set[int], refs: Collection[str]) -> None:
+    """Take snapshots from the list of a table as it is now; CommitFailedException, if one of them
+    is gone or has a name by now. pyiceberg would take them from whatever the table has become."""
+    metadata = table.metadata
+    is_current = {"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}
+    if (
+        metadata.refs.keys() - refs
+        or ids.intersection(ref.snapshot_id for ref in metadata.refs.values())
+        or not ids.issubset(one.snapshot_id for one in metadata.snapshots)
+    ):
+        raise CommitFailedException("branches, tags or snapshots have changed")
+    update = table.maintenance.expire_snapshots().by_ids(sorted(ids))
+    update._requirements += (AssertRefSnapshotId.model_validate(is_current),)
+    update.commit()
 
 
 def remove_expired(table: "Table", expiry: Expiry, *, now: float | None = None) -> int:
     """Remove the files whose time has come; how many."""
     now_ms = int((time.time() if now is None else now) * 1000)
     storage, removed = Storage.of(table.io.properties), 0
+    if not _may_remove(table):
+        return 0
     listed = {one.snapshot_id for one in table.metadata.snapshots}
+    named: set[str] | None = None
     for location in storage.list_files(_graves(table), ".json"):
         since = location.rpartition("/")[2].partition("-")[0]
         if not since.isdigit() or int(since) + expiry.keep_seconds * 1000 > now_ms:
             continue
         told = _read(table, location)
         if not listed.intersection(told["snapshots"]):
-            storage.remove(told["files"])
-            removed += len(told["files"])
+            named = _named(table) if named is None else named
+            files = [file for file in told["files"] if file not in named]
+            storage.remove(files)
+            removed += len(files)
         storage.remove([location])
     return removed
+
+
+def _may_remove(table: "Table") -> bool:
+    return table.properties.get(GC_ENABLED, "true").lower() != "false"
+
+
+def _named(table: "Table") -> set[str]:
+    """All files that the listed snapshots have."""
+    snapshots = table.metadata.snapshots
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in snapshots
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        *(snapshot.manifest_list for snapshot in snapshots),
+        *manifests,
+        *(
+            entry.data_file.file_path
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(table.io)
+        ),
+    }
 
 
 def buried(table: "Table") -> set[str]:
@@ -157,3 +207,13 @@ class _Grave:
     def remove(self) -> None:
         with suppress(OSError):
             Storage.of(self._table.io.properties).remove([self._location])
+
+    def remove_void(self, snapshots: set[int]) -> None:
+        """Remove what others have noted of these snapshots, and died before they left the list:
+        the files' time begins now."""
+        storage = Storage.of(self._table.io.properties)
+        for location in storage.list_files(_graves(self._table), ".json"):
+            if location == self._location:
+                continue
+            if snapshots.intersection(_read(self._table, location)["snapshots"]):
+                storage.remove([location])

@@ -7,7 +7,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-from tests.unit.spark.tables.lake import NAME, append, append_all, files, make, numbers, on_disk
+from tests.unit.spark.tables.lake import (
+    NAME,
+    SCHEMA,
+    append,
+    append_all,
+    files,
+    make,
+    numbers,
+    on_disk,
+)
 from tidelog.spark.tables.expiring import Expiry, expire, remove_expired
 from tidelog.spark.tables.merging import merge_small
 
@@ -110,6 +119,109 @@ def test_who_was_slower_forgets_nothing(merged: Catalog, monkeypatch: pytest.Mon
 
     assert expire(merged.load_table(NAME), FEW, now=NOW) == 0
     assert on_disk(merged.load_table(NAME), "expired/*.json") == set()
+
+
+def test_the_time_of_files_begins_when_their_snapshots_leave_the_list(
+    merged: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20, 23):
+        append(merged, number)
+    with monkeypatch.context() as patch:
+        patch.setattr(ExpireSnapshots, "commit", _die)
+        with pytest.raises(KeyboardInterrupt):
+            expire(merged.load_table(NAME), FEW, now=NOW)
+    reader = merged.load_table(NAME)
+
+    expire(merged.load_table(NAME), FEW, now=NOW + 1000)
+    remove_expired(merged.load_table(NAME), FEW, now=NOW + 1099)
+    assert reader.scan(snapshot_id=reader.snapshots()[5].snapshot_id).to_arrow().num_rows == 6
+
+    assert remove_expired(merged.load_table(NAME), FEW, now=NOW + 1100) > 0
+    assert on_disk(merged.load_table(NAME), "expired/*.json") == set()
+    assert numbers(merged.load_table(NAME)) == [*range(10), 20, 21, 22]
+
+
+def test_a_file_that_was_deleted_and_added_again_stays(tmp_path: Path) -> None:
+    catalog = make(tmp_path)
+    first = files(append(catalog, 0))
+    append(catalog, 1)
+    catalog.load_table(NAME).delete("number = 0")
+    catalog.load_table(NAME).add_files(sorted(first))
+    append(catalog, 2)
+
+    expire(catalog.load_table(NAME), Expiry(snapshots=1), now=NOW)
+    remove_expired(catalog.load_table(NAME), FEW, now=NOW + 1000)
+
+    assert numbers(catalog.load_table(NAME)) == [0, 1, 2]
+
+
+def test_a_table_that_shares_its_files_with_another_removes_none(tmp_path: Path) -> None:
+    catalog = make(tmp_path)
+    shared = sorted(files(append_all(catalog, 10)))
+    copy = catalog.create_table("lake.copy", SCHEMA, properties={"gc.enabled": "false"})
+    for file in shared:
+        copy.add_files([file])
+    merge_small(copy)
+
+    assert not FEW.is_due(catalog.load_table("lake.copy"))
+    assert expire(catalog.load_table("lake.copy"), FEW, now=NOW) == 0
+    copy = catalog.load_table("lake.copy")
+    with copy.transaction() as transaction:  # it was not shared when these were forgotten
+        transaction.set_properties({"gc.enabled": "true"})
+    assert expire(catalog.load_table("lake.copy"), Expiry(snapshots=1), now=NOW) == 10
+    with catalog.load_table("lake.copy").transaction() as transaction:
+        transaction.set_properties({"gc.enabled": "false"})
+    assert remove_expired(catalog.load_table("lake.copy"), FEW, now=NOW + 1000) == 0
+
+    assert numbers(catalog.load_table(NAME)) == list(range(10))
+
+
+def test_what_is_rolled_back_to_meanwhile_is_not_forgotten(tmp_path: Path) -> None:
+    catalog = make(tmp_path)
+    table = append_all(catalog, 10)
+    back = table.snapshots()[2].snapshot_id
+    catalog.load_table(NAME).manage_snapshots().rollback_to_snapshot(back).commit()
+
+    assert expire(table, FEW, now=NOW) == 0
+
+    assert numbers(catalog.load_table(NAME)) == [0, 1, 2]
+    assert on_disk(table, "expired/*.json") == set()
+
+
+def test_what_is_rolled_back_to_at_the_last_moment_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(tmp_path)
+    table = append_all(catalog, 10)
+    back, commit = table.snapshots()[2].snapshot_id, ExpireSnapshots.commit
+
+    def late(update: ExpireSnapshots) -> None:
+        catalog.load_table(NAME).manage_snapshots().rollback_to_snapshot(back).commit()
+        commit(update)
+
+    monkeypatch.setattr(ExpireSnapshots, "commit", late)
+    assert expire(table, FEW, now=NOW) == 0
+
+    assert numbers(catalog.load_table(NAME)) == [0, 1, 2]
+
+
+def test_what_gets_a_tag_meanwhile_is_not_forgotten(tmp_path: Path) -> None:
+    catalog = make(tmp_path)
+    table = append_all(catalog, 10)
+    tagged = table.snapshots()[2].snapshot_id
+    catalog.load_table(NAME).manage_snapshots().create_tag(tagged, "march").commit()
+
+    assert expire(table, FEW, now=NOW) == 0
+
+    assert catalog.load_table(NAME).scan().use_ref("march").to_arrow().num_rows == 3
+
+
+def test_who_appends_meanwhile_does_not_keep_snapshots_listed(merged: Catalog) -> None:
+    table = merged.load_table(NAME)
+    append(merged, 99)
+
+    assert expire(table, FEW, now=NOW) == 8
+    assert numbers(merged.load_table(NAME)) == [*range(10), 99]
 
 
 def _die(_: object) -> None:
