@@ -5,7 +5,8 @@ or repaired, counts again from where it was, and what its batches hold by then i
 
 Rule 1: a batch of a stream is what its sources' ends say, where both sides know them. Spark writes
         them into the checkpoint before it runs the batch, and a replay has the same. Its rows need
-        not be the same: a step may have drawn numbers.
+        not be the same: a step may have drawn numbers. A source of files only counts there; which
+        files it counted, its own log in the checkpoint says.
 Rule 2: otherwise it is its rows: how many, and what `content.py` makes of them.
 Rule 3: a batch below the newest is none that Spark replays: it is refused whatever it holds.
 Rule 4: whoever cannot be told apart, since one side has no proof, is taken for a replay.
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 VERSION: Final = 1
 OFFSETS: Final = "offsets"
 METADATA: Final = "metadata"
+SOURCES: Final = "sources"
+LOG_OFFSET: Final = "logOffset"
+COMPACT: Final = ".compact"
 NO_OFFSET: Final = "-"
 """What Spark writes for a source that the batch takes nothing of."""
 SHOWN_MAX: Final = 400
@@ -135,7 +139,11 @@ def source_ends(checkpoint: str | None, batch: int, *, query: str | None = None)
         files, path = _find(checkpoint)
         if query is not None and json.loads(_read(files, f"{path}/{METADATA}"))["id"] != query:
             return None
-        return parse_ends(_read(files, f"{path}/{OFFSETS}/{batch}"))
+        ends = parse_ends(_read(files, f"{path}/{OFFSETS}/{batch}"))
+        return [
+            _with_files(end, files, f"{path}/{SOURCES}/{at}") if _counts_files(end) else end
+            for at, end in enumerate(ends)
+        ]
     except Exception as error:  # whatever a filesystem says: rows prove it, too
         if checkpoint not in _unreadable:
             _unreadable.add(checkpoint)
@@ -159,6 +167,22 @@ def _parsed(line: str) -> Any:
         return json.loads(line)
     except ValueError:
         return line  # a source says its offsets as it likes
+
+
+def _counts_files(end: Any) -> bool:
+    return isinstance(end, dict) and end.keys() == {LOG_OFFSET} and end[LOG_OFFSET] >= 0
+
+
+def _with_files(end: Any, files: "fs.FileSystem", log: str) -> Any:
+    """The end of a source of files, with a digest of those that came last."""
+    number = end[LOG_OFFSET]
+    try:
+        text = _read(files, f"{log}/{number}")
+    except FileNotFoundError:
+        text = _read(files, f"{log}/{number}{COMPACT}")
+    entries = [json.loads(line) for line in text.strip().splitlines()[1:]]
+    came = [_json(one) for one in entries if one["batchId"] == number]
+    return {**end, "files": _digest(sorted(came))}
 
 
 def _find(location: str) -> "tuple[fs.FileSystem, str]":

@@ -86,6 +86,32 @@ def test_a_checkpoint_of_another_query_or_without_the_batch_tells_nothing(checkp
     assert source_ends(str(checkpoint), 6, query="q") is None
 
 
+def test_a_source_of_files_is_known_by_the_files_that_it_counted(checkpoint: Path):
+    log = checkpoint / "sources" / "1"
+    log.mkdir(parents=True)
+    (checkpoint / "offsets" / "6").write_text('v1\n{}\n{"orders":{"0":7}}\n{"logOffset":9}')
+    one, other = (f'{{"path":"file:///in/{name}","timestamp":1,"batchId":9}}\n' for name in "ab")
+    older = '{"path":"file:///in/c","timestamp":1,"batchId":8}\n'
+
+    assert source_ends(str(checkpoint), 6) is None, "a number alone says nothing of the files"
+    (log / "9.compact").write_text("v1\n" + older + one)
+    first = source_ends(str(checkpoint), 6)
+    (log / "9").write_text("v1\n" + one)
+    again = source_ends(str(checkpoint), 6)
+    (log / "9").write_text("v1\n" + one + other)
+    more = source_ends(str(checkpoint), 6)
+
+    assert first == again and first[1]["logOffset"] == 9
+    assert difference(Proof.of_rows(1, first), Proof.of_rows(1, again)) is None
+    assert difference(Proof.of_rows(1, first), Proof.of_rows(1, more)) is not None
+
+
+def test_a_source_of_files_that_has_seen_none_has_no_log(checkpoint: Path):
+    (checkpoint / "offsets" / "6").write_text('v1\n{}\n{"logOffset":-1}')
+
+    assert source_ends(str(checkpoint), 6) == [{"logOffset": -1}]
+
+
 def test_what_is_shown_is_short():
     ends = [{"orders": {str(partition): 1 for partition in range(300)}}]
 
