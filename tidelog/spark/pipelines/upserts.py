@@ -12,8 +12,10 @@ Rule 3: who was outpaced begins again with the table as it is now: its files wer
 """
 
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
@@ -192,8 +194,9 @@ class UpsertWriter:
             *(quoted(name) for name in self.key), f"_metadata.file_path AS {FILE}"
         )
         hit = self._joined(there, latest, "left_semi")
-        paths = {_path(row[0]) for row in hit.select(FILE).distinct().collect()}
-        return [task for task in tasks if _path(task.file.file_path) in paths]
+        found = [row[0] for row in hit.select(FILE).distinct().collect()]
+        named = touched_among((task.file.file_path for task in tasks), found)
+        return [task for task in tasks if task.file.file_path in named]
 
     def _joined(self, there: "DataFrame", latest: "DataFrame", how: str) -> "DataFrame":
         """Rows whose keys are changed, or are not; a key that is null is a key."""
@@ -223,6 +226,18 @@ def _nowhere() -> Any:
     return Record()
 
 
+def touched_among(locations: Iterable[str], found: Iterable[str]) -> set[str]:
+    """Which of a table's files Spark has found; SpecError if it found one that is none of them:
+    a file that is not replaced would leave a key with two rows.
+
+    Spark tells them with escapes, and with fewer slashes.
+    """
+    by_path = {_path(location): location for location in locations}
+    paths = {unquote(_path(one)) for one in found}
+    if unknown := paths - by_path.keys():
+        raise SpecError(f"iceberg: {min(unknown)} was read, and is no file of the table")
+    return {by_path[path] for path in paths}
+
+
 def _path(location: str) -> str:
-    """A location's path; Spark tells files with one slash, three slashes and escapes."""
-    return unquote(urlparse(location).path)
+    return normpath("/" + urlparse(location).path.lstrip("/"))

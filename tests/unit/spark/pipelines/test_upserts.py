@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.spark.pipelines.spec import Sink, SpecError
-from tidelog.spark.pipelines.upserts import _deletes, check_store
+from tidelog.spark.pipelines.upserts import _deletes, check_store, touched_among
 
 
 def test_a_table_that_spark_cannot_read_back_is_refused() -> None:
@@ -23,3 +23,22 @@ def test_a_table_that_spark_cannot_read_back_is_refused() -> None:
 )
 def test_records_without_a_value_delete_their_key(columns: list[str], deletes: str) -> None:
     assert _deletes(Sink(table="t", iceberg="s.t", upsert=("_key",)), columns) == deletes
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("file:///lake/t/data/1.parquet", "file:/lake/t/data/1.parquet"),
+        ("file:///my lake/1.parquet", "file:///my%20lake/1.parquet"),
+        ("file:///a%20b/1.parquet", "file:///a%2520b/1.parquet"),
+        ("file:///lake//t/1.parquet", "file:///lake/t/1.parquet"),
+        ("/lake/t/1.parquet", "file:///lake/t/1.parquet"),
+    ],
+)
+def test_a_file_is_known_by_what_spark_calls_it(location: str, found: str) -> None:
+    assert touched_among([location, "file:///lake/other.parquet"], [found]) == {location}
+
+
+def test_a_file_that_is_not_of_the_table_is_not_passed_over() -> None:
+    with pytest.raises(SpecError, match=r"/lake/2\.parquet was read, and is no file of the table"):
+        touched_among(["file:///lake/1.parquet"], ["file:///lake/2.parquet"])
