@@ -163,7 +163,7 @@ class Planner:
     def tasks(self, ranges: Iterable[OffsetRange], *, prefer_log: bool) -> "list[Part]":
         """The ranges as Spark's tasks read them: cut as the options say, from log or archive."""
         options = self._options
-        wanted = list(ranges)
+        wanted = [one for one in ranges if one.count]
         if options.archive is None:
             return [*split(wanted, tasks_min=options.tasks_min, rows_max=options.task_rows_max)]
         from tidelog.spark.archive.spans import Span  # archives cost time to load
@@ -180,7 +180,7 @@ class Planner:
                 if place.topic == topic
             }
             parts += history.parts(
-                [one for one in wanted if one.topic == topic and one.count], log,
+                [one for one in wanted if one.topic == topic], log,
                 may_lose=not options.fail_on_data_loss, prefer_log=prefer_log,
                 tasks_min=options.tasks_min, rows_max=options.task_rows_max,
             )  # fmt: skip

@@ -82,12 +82,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watermarks = seen.watermarks
         begin = self._without_remade(known, seen)
         self._publish(begin.offsets)
-        ends = self._bounded(begin.offsets, seen.offsets)
+        ends = self._bounded(begin, seen.offsets)
         if not self._is_enough(begin.offsets, ends):
             return start
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(begin.offsets, ends)
-        topics = {topic: seen.topics[topic] for topic in _topics(ends) if topic in seen.topics}
+        ids = {**begin.topics, **seen.topics}
+        topics = {topic: ids[topic] for topic in _topics(ends) if topic in ids}
         is_first = known == self._initial
         if known.query and not is_first and (ends, topics) == (known.offsets, known.topics):
             return start  # also if it says where the query began: that is no news
@@ -155,9 +156,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
         return known.without(remade)
 
-    def _bounded(self, begin: Offsets, latest: Offsets) -> Offsets:
-        """Ends for this batch: not behind what was read, nor beyond what was there at the start."""
-        ends = dict(latest)
+    def _bounded(self, known: Position, latest: Offsets) -> Offsets:
+        """Ends for this batch: not behind what was read, nor beyond what was there at the start.
+
+        What is gone keeps its place, if its topic has an id: it may have been missing in one answer
+        only, and is not read twice when it is there again. With another id it begins anew.
+        """
+        begin, ends = known.offsets, dict(latest)
         if self._final is not None:
             ends = {place: min(ends.get(place, 0), at) for place, at in self._final.items()}
         gone = [place for place in begin if place not in ends]
@@ -167,6 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{names}: gone while the query ran; was the topic deleted? Set "
                 "failOnDataLoss=false to go on without it"
             )
+        ends |= {place: begin[place] for place in gone if place.topic in known.topics}
         for place, at in begin.items():
             if place in ends and ends[place] < at:
                 if self._options.fail_on_data_loss:
@@ -209,6 +215,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _publish(self, done: Offsets) -> None:
         """Let the group show how far the query is. It is for people: no failure stops a query."""
         options = self._options
+        if there := self._watermarks:  # the cluster refuses offsets of what is gone
+            done = {place: at for place, at in done.items() if place in there}
         if not options.commit_offsets or not done or done == self._published:
             return
         group = options.group or f"{options.group_prefix}-{self._named()}"

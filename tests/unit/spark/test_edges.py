@@ -3,11 +3,13 @@
 import asyncio
 import datetime
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import GreaterThanOrEqual
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.simulation import virtual_time
 from tests.unit.client.test_sender import A0, NOT_LEADER, OUT_OF_ORDER, Log, put, sending
@@ -20,7 +22,7 @@ from tidelog.client.transactional import Decision, Member
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import OutOfOrderSequence
 from tidelog.log.producers import ProducerStates
-from tidelog.model import Endpoint
+from tidelog.model import Endpoint, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, read_header
 from tidelog.simulation.host import SimulatedClock
 from tidelog.spark import asking, writing
@@ -28,6 +30,7 @@ from tidelog.spark.content import Content
 from tidelog.spark.filters import take
 from tidelog.spark.options import read_options, write_options
 from tidelog.spark.placing import Output
+from tidelog.spark.planning import Seen
 from tidelog.spark.reading import DataLost
 from tidelog.spark.rows import projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
@@ -272,6 +275,30 @@ def test_a_new_partition_that_has_lost_its_beginning_is_data_lost(monkeypatch):
     monkeypatch.setattr(reader._planner, "earliest", lambda places: dict.fromkeys(places, 500))
     with pytest.raises(DataLost):
         reader.partitions({}, {"t": {"0": 900}})
+
+
+@pytest.mark.parametrize(("came_back_as", "begins_at"), [(2, 7), (3, 0)])
+def test_a_topic_that_was_missing_once_is_not_read_twice(monkeypatch, came_back_as, begins_at):
+    told = {"subscribePattern": ".*", "failOnDataLoss": "false", "commitOffsets": "false"}
+    reader = StreamReader(
+        read_options(AT | told, streaming=True),
+        projection(spark_schema(("value", "offset")), value_is_json=False),
+    )
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    monkeypatch.setattr(reader._planner, "earliest", lambda places: dict.fromkeys(places, 0))
+
+    def batch(start, offsets, topics):
+        seen = Seen(offsets=offsets, topics=topics, watermarks=offsets)
+        monkeypatch.setattr(reader._planner, "ends", lambda: seen)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        return end, [str(task.value) for task in reader.partitions(start, end)]
+
+    ids = {"a": str(UUID(int=1)), "b": str(UUID(int=2))}
+    start = {"a": {"0": 5}, "b": {"0": 7}, "@": {"query": "q", "topics": ids}}
+    without, tasks = batch(start, {a: 6}, {"a": UUID(int=1)})
+    assert tasks == ["a-0 [5, 6)"]
+    _, tasks = batch(without, {a: 6, b: 9}, {"a": UUID(int=1), "b": UUID(int=came_back_as)})
+    assert tasks == [f"b-0 [{begins_at}, 9)"]
 
 
 # filters.py
