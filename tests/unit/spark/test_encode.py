@@ -169,7 +169,7 @@ def test_a_header_without_a_key_is_refused() -> None:
 
 
 @settings(deadline=None)
-@given(records=RECORDS, bytes_max=st.integers(900, 4000))
+@given(records=RECORDS, bytes_max=st.integers(1400, 4000))
 def test_no_part_makes_a_batch_that_is_too_large(records: list[Record], bytes_max: int) -> None:
     columns = columns_of(records)
 
