@@ -26,7 +26,7 @@ twice. What operators do meanwhile is in `queue_operators`, what must hold insid
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sized
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -95,6 +95,23 @@ class QueuePace:
     has_operators: bool = False
 
 
+class _Answer:
+    """What was found in collections that only grow; it holds until one of them has.
+
+    A queue may take minutes to get empty, and the loop asks at every moment of them.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: list[int] | None = None
+        self._found: str | None = None
+
+    def now(self, find: Callable[[], str | None], *grown: Sized) -> str | None:
+        sizes = [len(one) for one in grown]
+        if sizes != self._sizes:
+            self._sizes, self._found = sizes, find()
+        return self._found
+
+
 class QueueLoad:
     """The queues of one cluster, and everybody who uses them."""
 
@@ -123,6 +140,7 @@ class QueueLoad:
         self._acked_count: dict[Offset, int] = {}
         self.maybe_acked: set[Offset] = set()
         self._not_yet: dict[str, None] = {}
+        self._unread, self._undone = _Answer(), _Answer()
         self._stands_at: dict[bytes, Offset] = {}
         self._key_of: dict[Offset, str] = {}
         self._settled: set[tuple[Offset, int]] = set()
@@ -421,6 +439,9 @@ class QueueLoad:
         return f"these do nothing: {list(self._not_yet)}" if self._not_yet else None
 
     def _not_read(self) -> str | None:
+        return self._unread.now(self._find_unread, self.appended, *self._reads.values())
+
+    def _find_unread(self) -> str | None:
         for name, reads in self._reads.items():
             missing = self.appended.keys() - {offset for offset, _ in reads}
             if missing:
@@ -428,6 +449,9 @@ class QueueLoad:
         return None
 
     def _not_done(self) -> str | None:
+        return self._undone.now(self._find_undone, self.published, self.acked, self.maybe_acked)
+
+    def _find_undone(self) -> str | None:
         missing = self.published.keys() - self.acked.keys() - self.maybe_acked
         return f"nobody has done {sorted(missing)[:3]}" if missing else None
 
