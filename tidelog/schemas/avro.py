@@ -2,6 +2,7 @@
 
 Rule 1: bytes are read by the schema that they were written with, and given as the reader's says.
 Rule 2: what is no such value is DoesNotFit, never another kind of exception.
+Rule 3: a payload becomes no more values than a record of its size may cost (`avro_items`).
 """
 
 import functools
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tidelog.schemas.avro_items import guard
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Reference, Registry, Schema
 
@@ -87,8 +89,11 @@ def reader(writer: Any, wanted: Any | None) -> Callable[[bytes], Any]:
     """What reads payloads of one writer's schema."""
     wanted = None if wanted == writer else wanted
     read = functools.partial(fastavro.schemaless_reader, writer_schema=writer, reader_schema=wanted)
+    check = guard(writer)
 
     def decode(payload: bytes) -> Any:
+        if check is not None:
+            check(payload)
         stream = io.BytesIO(payload)
         try:
             found = read(stream)
@@ -112,6 +117,8 @@ _SYNC: Final = bytes(16)
 
 def read_many(payloads: Sequence[bytes], writer: Any, wanted: Any | None) -> list[Any] | None:
     """The values of payloads of one writer's schema; None if not all of them can be read."""
+    if guard(writer) is not None:
+        return None  # one by one, each is looked at before it is read
     nonce = os.urandom(_MARK_BYTES - 4)  # no payload can hold what nobody knew
     marks = [nonce + number.to_bytes(4, "big") for number in range(len(payloads))]
     wanted = None if wanted == writer else wanted

@@ -43,7 +43,10 @@ class ValueReader:
             if schema.kind != KINDS[self._form.name]:
                 raise DoesNotFit(f"schema {number} is {schema.kind}, not {self._form.name}")
             decode = self._decoders[number] = avro.reader(avro.parsed(schema, known), None)
-        return decode(payload)
+        try:
+            return decode(payload)
+        except DoesNotFit as problem:
+            raise DoesNotFit(f"{problem} (schema {number})") from problem
 
     def text_of(self, data: bytes | None) -> bytes | None:
         found = self.document(data)

@@ -105,7 +105,7 @@ class PartReader:
             try:
                 found[row] = decode(payloads[row])
             except DoesNotFit as problem:
-                reasons[row] = str(problem)
+                reasons[row] = f"{problem} (schema {number})"
 
     def _wanted(self) -> Any:
         return avro.parsed(self.schema, self.form.registry(), plain=True)

@@ -232,3 +232,15 @@ def test_a_map_with_a_key_twice_is_not_written_with_one_of_its_values(double):
     column = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
     with pytest.raises(SchemaProblem, match="key twice"):
         writer.write(column)
+
+
+def test_an_array_of_nulls_fails_with_its_place_and_schema(double):
+    number = register(double, {"type": "array", "items": "null"})
+    readers = {"value": part_reader(form(double), "orders")}
+    schema = registered_schema(spark_schema(("value", "topic", "partition", "offset")), readers)
+    row = {
+        "value": frame(number, b"\x80\xa8\xd6\xb9\x07\x00"), "topic": "orders", "partition": 3,
+        "offset": 7,
+    }  # fmt: skip
+    with pytest.raises(SchemaProblem, match=rf"orders-3 has at offset 7 .*schema {number}\)"):
+        registered_projection(schema, readers).rows(pa.RecordBatch.from_pylist([row]))
