@@ -69,15 +69,17 @@ def plain(value: Any) -> Any:
 
 
 class ValueWriter:
-    """Writes keys or values by one schema: a given one, which is registered, or the latest."""
+    """Writes keys or values by one schema: a given one, which is registered, or one of there."""
 
-    def __init__(self, form: PartFormat, topic: str, given: str | None) -> None:
+    def __init__(self, form: PartFormat, topic: str | None, given: str | None) -> None:
         known = form.registry()
-        subject = form.subject_for(topic)
-        if given is None:
-            found = known.version(subject, form.version or "latest")
+        if given is None and form.schema_id is not None:
+            self._id, schema = form.schema_id, known.schema(form.schema_id)
+        elif given is None:
+            found = known.version(form.subject_for(topic), form.version or "latest")
             self._id, schema = found.id, found.schema
         else:
+            subject = form.subject_for(topic)
             schema = Schema(KINDS[form.name], given)
             avro.parsed(schema, known)  # nothing is registered that cannot be written
             self._id = known.register(subject, schema)

@@ -186,6 +186,8 @@ def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> Pa
 # A whole row.
 
 PLACE: Final = ("topic", "partition", "offset")
+RAW: Final = {"_raw_key": "key", "_raw_value": "value"}
+"""Columns with the bytes that keys and values are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,8 @@ class RegisteredProjection:
             if field.name == CORRUPT:
                 texts = [reasons.get(row) for row in range(batch.num_rows)]
                 arrays.append(pa.array(texts, field.type))
+            elif field.name in RAW:
+                arrays.append(batch.column(RAW[field.name]).cast(field.type))
             elif field.name in self.fields:
                 value = made["value"]
                 arrays.append(pc.struct_field(value, field.name).cast(field.type))
@@ -244,6 +248,8 @@ def registered_projection(
     for field in schema.fields:
         if field.name in readers or field.name == CORRUPT:
             continue
+        if field.name in RAW and isinstance(field.dataType, spark.BinaryType):
+            continue
         wanted = field.dataType.simpleString()
         if field.name in SPARK:
             if wanted != SPARK[field.name]:
@@ -262,7 +268,8 @@ def registered_projection(
         if part in schema.names or (part == "value" and (fields or CORRUPT in schema.names))
     )  # fmt: skip
     own = [field.name for field in schema.fields if field.name in SPARK]
-    columns = dict.fromkeys([*own, *(part for part, _ in parts), *PLACE])
+    raw = [RAW[field.name] for field in schema.fields if field.name in RAW]
+    columns = dict.fromkeys([*own, *raw, *(part for part, _ in parts), *PLACE])
     return RegisteredProjection(
         columns=tuple(columns), schema=to_arrow_schema(schema, timezone="UTC"), parts=parts,
         fields=frozenset(fields),

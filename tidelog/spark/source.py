@@ -74,7 +74,7 @@ class TidelogSource(DataSource):
                 if PROVIDER not in self.options or name.startswith(OPTION_PREFIX)
             }  # fmt: skip
             schema = registered_schema(
-                schema, _readers(read_options(_of_reads(given), streaming=False))
+                schema, part_readers(read_options(_of_reads(given), streaming=False))
             )
         return _remember(schema, self.options) if PROVIDER in self.options else schema
 
@@ -126,12 +126,12 @@ class TidelogSource(DataSource):
     def _projection(
         self, schema: StructType, options: ReadOptions
     ) -> "Projection | RegisteredProjection":
-        if readers := _readers(options):
+        if readers := part_readers(options):
             return registered_projection(schema, readers)
         return projection(schema, value_is_json=options.value_is_json, time_zone=options.time_zone)
 
 
-def _readers(options: ReadOptions) -> dict[str, PartReader]:
+def part_readers(options: ReadOptions) -> dict[str, PartReader]:
     """Who reads keys and values that a registry knows; the first topic's subjects are meant."""
     match options.subscription:
         case Subscribed(topics):

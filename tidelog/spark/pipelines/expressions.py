@@ -13,9 +13,13 @@ JSON: Final = "_json"
 BROKEN: Final = "_broken"
 OF_RECORDS: Final = ("key", "topic", "partition", "offset", "timestamp")
 """Columns of a topic that stay beside the fields of its JSON, each with a `_` before it."""
+OF_SOURCES: Final = frozenset(f"_{name}" for name in OF_RECORDS)
 TOMBSTONE: Final = "_tombstone"
 """A column beside the fields: whether the record has no value, which deletes its key."""
 BROKEN_ROW: Final = f"(value IS NOT NULL AND ({JSON} IS NULL OR {JSON}.{BROKEN} IS NOT NULL))"
+CORRUPT: Final = "_corrupt_record"
+RAW: Final = {"key": "_raw_key", "value": "_raw_value"}
+"""Columns with the bytes of a record whose key and value a schema registry knows."""
 NESTED: Final = ("struct", "array", "map")
 
 
@@ -60,8 +64,14 @@ def checked_json(source: str) -> str:
 
 def dead_letter_columns(schema: str) -> list[str]:
     """A broken record as it was, with headers that tell where it was and what was expected."""
+    error = literal(f"the value is no JSON with the fields {schema}")
+    return ["key", "value", f"{_headers(error)} AS headers"]
+
+
+def _headers(error: str) -> str:
+    """Headers of a dead letter: where it was, and an expression of what is wrong with it."""
     told = {
-        "error": literal(f"the value is no JSON with the fields {schema}"),
+        "error": error,
         "topic": "topic",
         "partition": "CAST(partition AS STRING)",
         "offset": "CAST(offset AS STRING)",
@@ -70,7 +80,23 @@ def dead_letter_columns(schema: str) -> list[str]:
         f"named_struct('key', '{name}', 'value', CAST({text} AS BINARY))"
         for name, text in told.items()
     )
-    return ["key", "value", f"array({headers}) AS headers"]
+    return f"array({headers})"
+
+
+# Values of a schema registry.
+
+
+def registered_columns(fields: Sequence[str] | None) -> list[str]:
+    """The fields of a value as columns, or the value if it has none, and where each comes from."""
+    told = ["value"] if fields is None else [f"value.{quoted(name)}" for name in fields]
+    own = [f"{quoted(name)} AS _{name}" for name in OF_RECORDS]
+    return [*told, *own, f"value IS NULL AS {TOMBSTONE}"]
+
+
+def registered_dead_letter() -> list[str]:
+    """A record that cannot be read, as it was, with headers that tell where it was and why."""
+    raw = [f"{column} AS {part}" for part, column in RAW.items()]
+    return [*raw, f"{_headers(CORRUPT)} AS headers"]
 
 
 # Rows as records.
@@ -85,7 +111,10 @@ def record_parts(sink: Sink, columns: Sequence[str]) -> dict[str, str]:
         parts["value"] = sink.value or "`value`"
     else:
         others = [name for name in columns if name != TOMBSTONE and (sink.key or name != "key")]
-        parts["value"] = f"to_json(struct({', '.join(map(quoted, others))}))"
+        if sink.format:
+            others = [name for name in others if name not in OF_SOURCES]
+        whole = f"struct({', '.join(map(quoted, others))})"
+        parts["value"] = whole if sink.format else f"to_json({whole})"
         if TOMBSTONE in columns:
             parts["value"] = f"if({TOMBSTONE}, NULL, {parts['value']})"
     if sink.headers or "headers" in columns:
@@ -103,11 +132,13 @@ def record_columns(
             "expression, or have a column `key`"
         )
     columns = []
+    typed = {"headers": True, "key": bool(sink.key_format), "value": bool(sink.format)}
     for part, expression in parts.items():
-        made = expression if part == "headers" else _as_bytes(expression, types[part])
+        made = expression if typed[part] else _as_bytes(expression, types[part])
         if part == "key" and sink.bucket:
             reason = literal(f"sinks.{name}.key is null in a row; a bucket needs a key")
-            made = f"coalesce({made}, CAST(raise_error({reason}) AS BINARY))"
+            failed = f"raise_error({reason})"
+            made = f"coalesce({made}, {failed if typed[part] else f'CAST({failed} AS BINARY)'})"
         columns.append(f"{made} AS {part}")
     return columns
 

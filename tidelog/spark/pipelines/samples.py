@@ -165,7 +165,7 @@ def write_rows(file: Path, rows: Iterable[Row]) -> None:
 
 def records_of(file: Path, source: Source) -> list[Row]:
     """A topic's records, with all of OF_RECORD."""
-    if source.json and not file.name.endswith(RECORDS + SUFFIX):
+    if (source.json or source.format) and not file.name.endswith(RECORDS + SUFFIX):
         lines = enumerate(lines_of(file))
         return [_record({"value": line}, number, source) for number, line in lines]
     records = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.connect import is_connect, own_session
 from tidelog.spark.pipelines import expressions
+from tidelog.spark.pipelines.formats import format_options
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.shipping import ship
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
@@ -126,12 +127,13 @@ def _into_topic(
 ) -> "DataStreamWriter":
     made = records(name, sink, frame)
     told = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.target}
+    told |= format_options(pipeline, sink)
     if sink.mode in ("", "append"):
         return made.writeStream.format(FORMAT).options(**told)
     # Spark lets sinks in Python append only. So each batch is a write of its own, which has the
     # query and the number of the batch in its transaction: one that is repeated is there once.
     checkpoint = _checkpoint(pipeline, name)
-    told |= options_of(sink.options) | {"checkpointLocation": checkpoint}
+    told |= {"checkpointLocation": checkpoint}
 
     def write(batch: "DataFrame", number: int) -> None:
         writer = batch.write.format(FORMAT).mode("append").options(**told)

@@ -5,6 +5,7 @@
     trigger: 5 seconds              # or `once`: all that is there, and end
     checkpoint: PATH                # where queries keep how far they are; state/checkpoints
     shared: true                    # all executors have this machine's paths mounted
+    registry: URL                   # a schema registry, for sources and sinks with a `format`
     topics: {TOPIC: {partitions, replication, config}}       made if they are missing
     traffic: {topic, per_second, once}                       orders to try it with
     sources: {TABLE: {topic | topics | pattern | files | iceberg, ...}}
@@ -26,6 +27,7 @@ from msgspec import Struct, field
 
 from tidelog.config.setting import similar
 from tidelog.errors import TidelogError
+from tidelog.schemas.formats import KINDS
 
 FILE_NAME: Final = "pipeline.yaml"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -67,13 +69,16 @@ class Source(_Strict, frozen=True, kw_only=True):
     """NAMESPACE.TABLE of `catalog`; appended to only."""
 
     format: str = ""
+    """Of files: what they are. Of topics: how values are written that a schema registry knows."""
+    key_format: str = ""
+    """Of topics: the same of keys."""
     schema: str = ""
     stream: bool = False
     """Of files: whether new ones are read as they come."""
     json: str = ""
     """The fields of values in JSON, as columns: `id string, total double`."""
     dead_letter: str = ""
-    """Where values go that are no such JSON."""
+    """Where values go that are no such JSON, and records that do not fit their schemas."""
     broken: Literal["fail", "skip"] | None = None
     """What else becomes of them."""
     watermark: Watermark | None = None
@@ -133,6 +138,9 @@ class Sink(_Strict, frozen=True, kw_only=True):
     value: str = ""
     """An expression, or else the column `value`, or else all columns as JSON."""
     headers: str = ""
+    format: str = ""
+    """Of topics and buckets: how values are written, by a schema of the registry."""
+    key_format: str = ""
     partition_by: tuple[str, ...] = ()
     upsert: tuple[str, ...] = ()
     """Columns that are the key of an Iceberg table, which then has one row for each."""
@@ -183,6 +191,8 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
     checkpoint: str
     shared: bool
     """Whether executors on other machines have the paths of this one mounted."""
+    registry: str
+    """The schema registry; a source or a sink may have another in its options."""
     topics: dict[str, Topic]
     traffic: Traffic | None
     sources: dict[str, Source]
@@ -207,13 +217,13 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
 SOURCE_KINDS: Final = ("topic", "topics", "pattern", "files", "iceberg")
 SINK_KINDS: Final = ("topic", "bucket", "parquet", "iceberg")
 _ALLOWED_OF_SOURCES: Final = {
-    "topics": {"json", "dead_letter", "broken", "watermark", "options"},
+    "topics": {"json", "format", "key_format", "dead_letter", "broken", "watermark", "options"},
     "files": {"format", "schema", "stream", "watermark", "options"},
     "iceberg": {"catalog"},
 }
 _ALLOWED_OF_SINKS: Final = {
-    "topic": {"mode", "key", "value", "headers", "options"},
-    "bucket": {"mode", "key", "value", "headers", "options"},
+    "topic": {"mode", "key", "value", "headers", "format", "key_format", "options"},
+    "bucket": {"mode", "key", "value", "headers", "format", "key_format", "options"},
     "parquet": {"partition_by", "options"},
     "iceberg": {"catalog", "upkeep", "upsert", "changes", "delete", "order_by"},
 }
@@ -254,6 +264,7 @@ def parse(document: Any, folder: Path) -> Pipeline:
         trigger=_text(document, "trigger", ONCE),
         checkpoint=_text(document, "checkpoint", "state/checkpoints"),
         shared=_flag(document, "shared"),
+        registry=_text(document, "registry", "") if "registry" in document else "",
         topics=_mapping(document, "topics", Topic),
         traffic=_traffic(document),
         sources=_mapping(document, "sources", Source),
@@ -292,6 +303,8 @@ def check(pipeline: Pipeline) -> None:
     for name, source in pipeline.sources.items():
         _check_table(f"sources.{name}", name, tables)
         _check_source(f"sources.{name}", source)
+        if source.is_topics:
+            _check_formats(f"sources.{name}", source, pipeline.registry)
     for number, step in enumerate(pipeline.steps, 1):
         _check_step(f"steps[{number}]", step, pipeline.folder)
         _check_table(f"steps[{number}].name", step.table, tables)
@@ -299,6 +312,7 @@ def check(pipeline: Pipeline) -> None:
         if not NAME.fullmatch(name):
             raise SpecError(f"sinks.{name}: the name must be letters, digits, - and _")
         _check_sink(f"sinks.{name}", sink, tables)
+        _check_formats(f"sinks.{name}", sink, pipeline.registry)
 
 
 def _check_table(where: str, name: str, tables: list[str]) -> None:
@@ -317,10 +331,28 @@ def _check_source(where: str, source: Source) -> None:
         raise SpecError(f"{where}.format is missing: parquet, json, csv, orc or text")
     if source.stream and not source.schema:
         raise SpecError(f"{where}.schema is missing; files that come later must fit one")
-    if not source.json and (source.dead_letter or source.broken):
-        raise SpecError(f"{where}.json is missing; without it every value is taken as it is")
+    if source.json and (source.format or source.key_format):
+        raise SpecError(f"{where}.json contradicts a format that a schema registry knows; keep one")
+    if not source.json and not source.format and (source.dead_letter or source.broken):
+        raise SpecError(
+            f"{where}.json is missing, or .format; without it every value is taken as it is"
+        )
     if source.dead_letter and source.broken:
         raise SpecError(f"{where}.broken contradicts {where}.dead_letter; keep one of the two")
+
+
+def _check_formats(where: str, entry: Source | Sink, registry: str) -> None:
+    """Formats of keys and values need a registry; a writer's options cannot name them apart."""
+    options = {name.lower(): text for name, text in entry.options.items()}
+    for key, form in (("format", entry.format), ("key_format", entry.key_format)):
+        if form and form not in KINDS:
+            raise SpecError(f"{where}.{key} is {form!r}; it must be {' or '.join(KINDS)}")
+        if form and not registry and "schema.registry.url" not in options:
+            raise SpecError(f"registry is missing: {where}.{key} needs the URL of a registry")
+    for name, key in (("valueFormat", "format"), ("keyFormat", "key_format")):
+        form = str(options.get(name.lower(), ""))
+        if form in KINDS and (isinstance(entry, Sink) or entry.format or entry.key_format):
+            raise SpecError(f"{where}.options.{name}: say `{key}: {form}` instead")
 
 
 def _check_step(where: str, step: Step, folder: Path) -> None:

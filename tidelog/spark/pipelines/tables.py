@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import TidelogError
 from tidelog.spark.pipelines import expressions
+from tidelog.spark.pipelines.formats import format_options, keeps_broken, with_broken
 from tidelog.spark.pipelines.iceberg import Catalog
 from tidelog.spark.pipelines.spec import Pipeline, Source, SpecError, Step, options_of
 
@@ -63,6 +64,8 @@ def build(
                 frame = read(session, name, source)
             if source.json:
                 frame = _parsed(frame, name, source, tables)
+            elif source.is_topics and source.format:
+                frame = _registered(frame, name, source, tables)
             if source.watermark is not None:
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
         _add(tables, name, frame)
@@ -81,8 +84,8 @@ def _add(tables: Tables, name: str, frame: "DataFrame") -> None:
 def _read(session: "SparkSession", pipeline: Pipeline, source: Source, group: str) -> "DataFrame":
     if source.iceberg:
         return Catalog.of(pipeline, source.catalog).read(session, source.iceberg)
-    options = options_of(source.options)
     if source.files:
+        options = options_of(source.options)
         reader = session.readStream if source.stream else session.read
         reader = reader.format(source.format).options(**options)
         if source.schema:
@@ -95,9 +98,12 @@ def _read(session: "SparkSession", pipeline: Pipeline, source: Source, group: st
         "startingOffsets": "earliest",
         wanted[source.kind]: topics,
     }
+    options = format_options(pipeline, source)
     if GROUP not in (name.lower() for name in options):
         ours |= {GROUP: group, "commitOffsets": "true"}
-    return session.readStream.format("tidelog").options(**{**ours, **options}).load()
+    stream = session.readStream.format("tidelog").options(**{**ours, **options})
+    frame = stream.load()
+    return stream.schema(with_broken(frame.schema)).load() if keeps_broken(source) else frame
 
 
 def _parsed(frame: "DataFrame", name: str, source: Source, tables: Tables) -> "DataFrame":
@@ -113,6 +119,18 @@ def _parsed(frame: "DataFrame", name: str, source: Source, tables: Tables) -> "D
         others = [expressions.quoted(column) for column in frame.columns]
         parsed = parsed.selectExpr(*others, expressions.checked_json(name))
     return parsed.selectExpr(*expressions.json_columns(fields))
+
+
+def _registered(frame: "DataFrame", name: str, source: Source, tables: Tables) -> "DataFrame":
+    """The fields of values that a schema registry knows; who reads them fails on broken ones."""
+    kind = frame.schema["value"].dataType
+    fields = kind.fieldNames() if kind.typeName() == "struct" else None  # type: ignore[attr-defined]
+    if source.dead_letter:
+        broken = frame.where(f"{expressions.CORRUPT} IS NOT NULL")
+        tables.broken[name] = broken.selectExpr(*expressions.registered_dead_letter())
+    if keeps_broken(source):
+        frame = frame.where(f"{expressions.CORRUPT} IS NULL")
+    return frame.selectExpr(*expressions.registered_columns(fields))
 
 
 def _make(session: "SparkSession", pipeline: Pipeline, step: Step, tables: Tables) -> "DataFrame":

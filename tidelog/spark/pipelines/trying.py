@@ -1,6 +1,7 @@
 """A pipeline on sample rows: sources are files, tables are made as ever, nothing is written.
 
 Rule 1: no cluster is asked, and no catalog. Whatever a source is, its rows are those of the test.
+        A schema registry is asked for schemas, where a format needs one; nothing is registered.
 Rule 2: tables are read as a whole, not as streams: every window has closed at the end, no row
         comes too late, and each row is there once in its final form.
 Rule 3: a test that fails does not stop the others.
@@ -17,6 +18,7 @@ from tidelog.errors import TidelogError
 from tidelog.spark.connect import own_session
 from tidelog.spark.pipelines import samples
 from tidelog.spark.pipelines.expressions import quoted
+from tidelog.spark.pipelines.registered_samples import RECORD_SCHEMA, check_fit, registered_rows
 from tidelog.spark.pipelines.running import SETTINGS
 from tidelog.spark.pipelines.samples import Case, Row, Tried, compare
 from tidelog.spark.pipelines.shipping import ship
@@ -36,15 +38,6 @@ FAST: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-RECORD_SCHEMA: Final = pa.schema({
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-})  # fmt: skip
 PLAIN: Final = "key, value, topic, partition, offset, timestamp, 0 AS timestampType"
 
 
@@ -67,7 +60,7 @@ def attempt(
     try:
         own = own_session(session)
         ship(own, pipeline)
-        read = partial(_read, case)
+        read = partial(_read, pipeline, case)
         tables = build(own, pipeline, case.name, read=read)
         for what, file in case.expected.items():
             with explained(what):
@@ -90,7 +83,12 @@ def _outcome(pipeline: Pipeline, tables: Tables, what: str) -> "DataFrame":
     name = what.removesuffix(samples.SINK)
     sink = pipeline.sinks[name]
     frame = tables.named[sink.table]
-    return _readable(records(name, sink, frame) if sink.topic or sink.bucket else frame)
+    if not sink.topic and not sink.bucket:
+        return _readable(frame)
+    made = records(name, sink, frame)
+    if sink.format or sink.key_format:
+        check_fit(pipeline, sink, made)
+    return _readable(made)
 
 
 def _readable(frame: "DataFrame") -> "DataFrame":
@@ -114,11 +112,15 @@ def _rows(frame: "DataFrame") -> list[Row]:
     return [json.loads(found.row) for found in frame.selectExpr(whole).collect()]
 
 
-def _read(case: Case, session: "SparkSession", name: str, source: Source) -> "DataFrame":
+def _read(
+    pipeline: Pipeline, case: Case, session: "SparkSession", name: str, source: Source
+) -> "DataFrame":
     """The rows that a test has for a source; none, if it has no file."""
     file = case.given.get(name)
     if source.is_topics:
         made = [] if file is None else samples.records_of(file, source)
+        if source.format or source.key_format:
+            return session.createDataFrame(registered_rows(pipeline, source, made))
         frame = session.createDataFrame(pa.Table.from_pylist(made, RECORD_SCHEMA))
         has_headers = str(_option(source, "includeHeaders")).lower() == "true"
         return frame.selectExpr(*(PLAIN.split(", ")), *(["headers"] if has_headers else []))

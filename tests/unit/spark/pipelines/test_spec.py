@@ -113,7 +113,7 @@ SOURCE = {"topic": "orders", "json": "total double"}
         ({"sources": {"orders": {**SOURCE, "broken": "hide"}}}, "orders.broken: Invalid enum"),
         (
             {"sources": {"orders": {**SOURCE, "format": "csv"}}},
-            "sources.orders.format has no meaning for topics",
+            "sources.orders.json contradicts a format that a schema registry knows",
         ),
         ({"sinks": {"large": {"from": "big"}}}, "sinks.large: name exactly one of topic, bucket"),
         (
