@@ -14,16 +14,17 @@ from tidelog.config import TopicConfig
 from tidelog.controller import elections
 from tidelog.errors import TidelogError
 from tidelog.groups.shard import Shard
-from tidelog.host import Bytes, Disk
+from tidelog.host import Bytes, Disk, Path, read_file
 from tidelog.log.directory import DataDirectory
 from tidelog.log.log import ColdRead, LogState
 from tidelog.log.recovery import open_log
 from tidelog.model import NO_NODE, OFFSETS_TOPIC, TopicPartition
-from tidelog.records import decode_batch
+from tidelog.records import decode_batch, read_header
 from tidelog.shards.effects import partition_for
 from tidelog.simulation import history
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.history import History
+from tidelog.simulation.nodes import DATA
 from tidelog.simulation.replicated import EpochClient
 from tidelog.simulation.world import Violation
 
@@ -32,7 +33,7 @@ def plant_rot_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
     """11: whatever does not check out at a start is cut, and nobody is told."""
 
     def trusting(*arguments: Any, **settings: Any) -> LogState:
-        silently = {**settings, "durable_mark": 0, "before_cut": lambda end: None}
+        silently = {**settings, "durable_mark": 0, "before_cut": lambda end, size: None}
         found = open_log(*arguments, **silently)
         return replace(found, discarded_bytes=0)
 
@@ -85,8 +86,8 @@ def plant_cuts_forgotten_by_the_next_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DataDirectory, "note_cut", _forget_cut)
 
 
-def _forget_cut(self: DataDirectory, partition: TopicPartition, end: int) -> None:
-    self.cut_tails[partition] = end
+def _forget_cut(self: DataDirectory, partition: TopicPartition, end: int, size: int) -> None:
+    self.cuts.places[partition] = end
 
 
 def test_a_second_start_does_not_forget_what_the_first_has_cut(monkeypatch):
@@ -135,6 +136,42 @@ def test_who_is_eligible_leads_when_the_last_in_sync_rots_unless_it_may_have_cut
         world.run(10)
 
         assert stage.state.leader == (second if may_lead else NO_NODE)
+
+
+@pytest.mark.parametrize("torn", ["as much as it reads again", "more"])
+def test_who_may_have_cut_a_batch_leads_once_it_has_read_as_much_again(torn):
+    """The last in sync rots, where nothing is committed, while it feeds the eligible one."""
+    settings: dict[str, Any] = {
+        "checkpoint_ms": 60_000, "topic_defaults": TopicConfig(segment_bytes=650),
+    }  # fmt: skip
+    with a_stage(**settings) as stage:
+        world = stage.world
+        for _ in range(6):
+            stage.commit()
+        first, second, last = stage.nodes
+        for node in (first, second):
+            world.crash(node)
+            stage.run_until(partial(_has_left, stage, node))
+        assert (set(stage.state.in_sync), set(stage.state.eligible)) == ({last}, {second})
+        for _ in range(6):
+            stage.run_until(stage.send(last, acks=1).done)
+        stage.run_until(lambda: stage.has(last, 12))
+        world.crash(last)
+        path = Path(DATA) / str(PLACE) / "00000000000000000000.log"
+        rotten, cut = world.machines[last], world.machines[second]
+        size = read_header(read_file(rotten.disk, path)).size
+        rotten.is_damaged = True  # its log will end before what it had
+        rotten.disk.flip_bit(path, 8 * size + 65, 1)
+        file = cut.disk.open(path)
+        file.write(file.size(), [b"t" * (2 * size + (torn == "more"))])
+        file.datasync()
+
+        for node in (last, second):
+            world.restart(node)
+        world.run(10)
+
+        assert stage.state.leader == (NO_NODE if torn == "more" else second)
+        assert stage.has(second, 8)
 
 
 def test_a_controller_that_has_just_begun_lets_no_damaged_replica_lead():

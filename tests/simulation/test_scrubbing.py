@@ -240,6 +240,59 @@ def test_rot_waits_for_somebody_who_can_help():
         assert content(stage, first) == sound
 
 
+def alone_with_uncommitted(stage: Stage) -> tuple[int, Machine, bytes]:
+    """Let one replica be in sync, lead, and hold 12 batches, of which the others had 6.
+
+    It has just begun again, so nothing of its log is in memory.
+    """
+    world, (first, *others) = stage.world, stage.nodes
+    for _ in range(6):
+        stage.commit()
+    world.run(1)
+    for node in others:
+        world.crash(node)
+        stage.run_until(lambda: node not in stage.state.in_sync)  # noqa: B023
+    for _ in range(6):
+        sent = stage.send(first, acks=1)
+        stage.run_until(sent.done)
+    stage.run_until(lambda: stage.has(first, 12))
+    world.crash(first)
+    world.restart(first)
+    stage.run_until(lambda: stage.leads(first))
+    return first, world.machines[first], content(stage, first)
+
+
+def test_rot_that_keeps_a_follower_out_is_healed_by_it_though_more_is_not_committed():
+    """A leader cannot read on behind rot. The segment ends above the high watermark."""
+    with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=650))) as stage:
+        first, machine, sound = alone_with_uncommitted(stage)
+        epoch, size = stage.state.epoch, read_header(sound).size
+        assert 6 * size < len(sound) < 12 * size
+
+        machine.disk.flip_bit(SEALED, 4 * size + 1, 1)
+        stage.world.restart(stage.nodes[1])
+        stage.run_until(lambda: stage.nodes[1] in stage.state.in_sync)
+
+        assert content(stage, first) == sound
+        assert (stage.state.leader, stage.state.epoch) == (first, epoch)
+        assert state_of(stage, first).healed == 1
+
+
+def test_rot_of_what_is_not_committed_makes_way_for_a_follower_that_has_all_that_is():
+    with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=650))) as stage:
+        first, machine, sound = alone_with_uncommitted(stage)
+        second, size = stage.nodes[2], read_header(sound).size
+        machine.is_damaged = True  # its log will end before what it had
+
+        machine.disk.flip_bit(SEALED, 7 * size + 65, 1)
+        stage.world.restart(second)
+        stage.run_until(lambda: stage.leads(second))
+
+        stage.run_until(lambda: {first, second} <= stage.state.in_sync)
+        assert stage.has(second, 7)
+        stage.world.run_until(lambda: not state_of(stage, first).open, CYCLE_SECONDS_MAX)
+
+
 def test_places_that_rotten_offsets_have_led_to_are_forgotten_once_rot_before_them_is_healed():
     """Two offsets in a row have rotted alike, so that they lead from one to the next."""
     with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=1000))) as stage:

@@ -27,6 +27,7 @@ from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import NO_NODE, NodeId, TopicPartition
+from tidelog.partition.cut_tail import CutTail
 from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
@@ -217,7 +218,8 @@ class Replicas:
         while len(numbers) <= name.partition:
             numbers.append(None)
         # A start that finds nothing to discard may be the second after one that did.
-        partition.is_cut = partition.is_copy and name in self._directory.cut_tails
+        if partition.is_copy and (cut_at := self._directory.cuts.places.get(name)) is not None:
+            partition.cut_tail = CutTail(cut_at, self._directory.cuts.sizes.get(name))
         partition.has_lease = self._has_lease
         partition.on_spent = self._on_spent
         partition.on_changed = self.on_changed
@@ -253,7 +255,8 @@ class Replicas:
             (follower.epoch, follower.leader) == (known.epoch, known.leader)
         )
         if is_followed and replica.role is Role.FOLLOW:
-            partition.is_cut &= self._node_id not in known.in_sync  # its leader has let it in
+            if self._node_id in known.in_sync:
+                partition.cut_tail = None  # its leader has let it in
             return True
         if leader is not None:
             elsewhere = None if known.leader in (NO_NODE, self._node_id) else known.leader

@@ -6,6 +6,8 @@ Rule 2: rot is told at once, and stays in the list until it is healed or deleted
 Rule 3: rot is healed where it is, with the bytes that another replica has at the same offsets. A
         batch of one epoch and offset was written by one leader, once: so a batch that checks out
         and is of the epoch that this log's own history names there is the one that was lost.
+        That holds above the high watermark, too: but rot there is looked for only where a follower
+        cannot be fed, and is damage if no other replica has the bytes.
 Rule 4: where compaction has been at work replicas differ. There, and where the bytes of no other
         replica fit, a follower begins anew, and a leader hands over first: both as with any damage,
         and only if another replica that is in sync says just then that it is whole. Whoever knows
@@ -87,6 +89,8 @@ class _Visit(NamedTuple):
     partition: Partition
     log: Log
     scrub: SegmentScrub
+    is_committed: bool
+    """Whether all of the segment is, as far as this node knows."""
 
 
 class Scrubber:
@@ -195,12 +199,14 @@ class Scrubber:
                 return
             offset = visit.scrub.end
 
-    async def _visit(self, partition: Partition, offset: Offset) -> _Visit | None:
+    async def _visit(
+        self, partition: Partition, offset: Offset, *, uncommitted: bool = False
+    ) -> _Visit | None:
         """The sealed segment that holds `offset`, or the first after it; None if there is none."""
         async with partition.files:  # else a compacted segment's file may be the one before
-            return self._visit_now(partition, offset)
+            return self._visit_now(partition, offset, uncommitted)
 
-    def _visit_now(self, partition: Partition, offset: Offset) -> _Visit | None:
+    def _visit_now(self, partition: Partition, offset: Offset, uncommitted: bool) -> _Visit | None:
         log = partition.log
         if log.damaged_at is not None or partition.mending.is_busy:
             return None  # it is being brought in line, or will be
@@ -208,7 +214,8 @@ class Scrubber:
         if at + 1 >= len(log.segments):
             return None
         end = log.segments[at + 1].base
-        if end > partition.high_watermark:
+        is_committed = end <= partition.high_watermark
+        if not is_committed and (not uncommitted or partition.has_gaps):
             return None
         if end > log.synced_end:  # of an idle log nobody else might ever sync the rest
             partition.sync()
@@ -218,7 +225,7 @@ class Scrubber:
             has_gaps=partition.has_gaps, checks_epochs=partition.is_copy,
             index_interval_bytes=partition.config.index_interval_bytes,
         )  # fmt: skip
-        return _Visit(partition, log, scrub)
+        return _Visit(partition, log, scrub, is_committed)
 
     async def _scrub_segment(self, visit: _Visit) -> None:
         """Read a segment to its end, or as far as it can be read, and mend what can be mended."""
@@ -323,7 +330,7 @@ class Scrubber:
             self._unhealed.pop(rot, None)
             self._lose_places(visit.scrub.segment, rot.offset)
         elif rot not in self._declared:
-            self._unhealed[rot] = _Visit(partition, visit.log, visit.scrub.fork())
+            self._unhealed[rot] = visit._replace(scrub=visit.scrub.fork())
         return is_healed
 
     def _lose_places(self, segment: Segment, offset: Offset) -> None:
@@ -346,12 +353,13 @@ class Scrubber:
             return False
         if visit.scrub.has_gaps:
             return await self._begin_anew(visit, rot, known)
-        contradicted = 0
+        contradicted = silent = 0
         for source in others:
             try:
                 fit, size = await self._heal_from(source, visit, known)
             except (PeerUnreachable, PeerRefused, StorageError) as error:
                 rot.why = f"node {source}: {error}"
+                silent += not isinstance(error, StorageError)
                 continue
             if fit is Fit.WHOLE:
                 self._healed(rot, source, size)
@@ -362,7 +370,8 @@ class Scrubber:
                 return True
             rot.why, rot.is_contradicted = f"node {source} has other bytes there", True
             contradicted += 1
-        if contradicted == len(others) and self._is_first(rot):
+        rot.is_lacked = not silent
+        if visit.is_committed and contradicted == len(others) and self._is_first(rot):
             return await self._begin_anew(visit, rot, known)
         return False
 
@@ -395,7 +404,7 @@ class Scrubber:
         while True:
             data: Bytes = b""
             if scrub.offset < scrub.end:  # else there is too much, and nothing is lacking
-                data = await self._ask(source, known.cluster_id, scrub)
+                data = await self._ask(source, known.cluster_id, visit)
             async with visit.partition.files:
                 if not self._is_current(visit):
                     raise StorageError("the log has changed meanwhile")
@@ -408,10 +417,10 @@ class Scrubber:
             if scrub.offset == before:
                 return Fit.NONE, total
 
-    async def _ask(self, source: NodeId, cluster_id: int, scrub: SegmentScrub) -> Bytes:
+    async def _ask(self, source: NodeId, cluster_id: int, visit: _Visit) -> Bytes:
         asked = FetchRange(
-            cluster_id=cluster_id, offset=scrub.live_offset, end=scrub.end,
-            bytes_max=_RANGE_BYTES_MAX,
+            cluster_id=cluster_id, offset=visit.scrub.live_offset, end=visit.scrub.end,
+            bytes_max=_RANGE_BYTES_MAX, uncommitted=not visit.is_committed,
         )  # fmt: skip
         answer, data = await self._member.hub.ask_data(
             source, asked, FetchRangeAnswer, seconds_max=_ASK_SECONDS_MAX
@@ -462,7 +471,7 @@ class Scrubber:
                 if declared is not partition.log and partition.log.damaged_at is None:
                     self._healed(rot, None, 0)
                     self._forget(rot, now_ms)
-            elif partition.log.start > rot.offset:
+            elif _is_gone(partition.log, rot.offset):
                 self._forget(rot, now_ms)
             else:
                 await self._look_again(partition, rot)
@@ -491,17 +500,21 @@ class Scrubber:
     async def inspect(self, partition: Partition, offset: Offset) -> bool:
         """Somebody could not read there: whether that is mended, or will be where it is.
 
-        Not if another replica had something else there: then only a new beginning helps.
+        Not if another replica had something else there: then only a new beginning helps. Nor if
+        it is not committed, and nobody else has it.
         """
-        visit = await self._visit(partition, offset)
+        visit = await self._visit(partition, offset, uncommitted=True)
         if visit is None:
             return False
         scrub = visit.scrub
         await self._host.offload.run(partial(scrub.seek, self._host.disk))
-        if scrub.problem is None or not await self._confirm(visit) or await self._found(visit):
+        if scrub.problem is None or not await self._confirm(visit):
             return True
-        rot = self._cycle.find(partition.name, scrub.live_offset)
-        if rot is None or not rot.is_contradicted:
+        rotten_at = scrub.live_offset
+        if await self._found(visit):
+            return True
+        rot = self._cycle.find(partition.name, rotten_at)
+        if rot is None or not (rot.is_contradicted if visit.is_committed else rot.is_lacked):
             return True
         self._unhealed.pop(rot, None)
         self._declared[rot] = visit.log  # by whoever has asked
@@ -564,7 +577,8 @@ class Scrubber:
         partition = self._replicas.find(at.topic.id, at.number)
         if partition.mending.is_busy:
             raise StorageError("its log is being brought in line")
-        limit = min(partition.high_watermark, asked.end)
+        last = partition.log.end if asked.uncommitted else partition.high_watermark
+        limit = min(last, asked.end)
         return partition, partition.log.read(asked.offset, asked.bytes_max, limit)
 
     # Noting.
@@ -582,6 +596,12 @@ class Scrubber:
             content = self._cycle.encode()
             write = partial(replace_file, self._host.disk, self._path, content, durably=False)
             await self._change_disk(write)
+
+
+def _is_gone(log: Log, offset: Offset) -> bool:
+    """Whether what was sealed there was deleted, or cut off."""
+    is_sealed = offset < log.segments[-1].base
+    return offset < log.start or (not is_sealed and log.damaged_at is None)
 
 
 def _segment_at(log: Log, base: Offset) -> Segment | None:

@@ -267,13 +267,15 @@ class Progress(Message, frozen=True, kw_only=True, tag=True):
 
 
 class FetchRange(Message, frozen=True, kw_only=True, tag=True):
-    """Send committed batches from the one that holds `offset` on: those here are damaged."""
+    """Send the batches from the one that holds `offset` on: those here are damaged."""
 
     cluster_id: int
     offset: Offset
     end: Offset
     """Nothing from there on is wanted."""
     bytes_max: int
+    uncommitted: bool = False
+    """Whether batches above the high watermark are wanted, too."""
 
 
 class FetchRangeAnswer(Message, frozen=True, kw_only=True, tag=True):

@@ -15,7 +15,8 @@ Rule 6: a replica that says it is damaged neither leads nor is in sync while oth
 Rule 7: a replica whose start had to discard what may have been a batch leads only if all who could
         lead are so, and are there to be compared, and nobody knows of more that was committed: what
         it took for a torn tail may have been rot. If one of them is damaged instead, nobody leads:
-        it may have more than it can tell of, and committed. The same holds for one that lost its
+        it may have more than it can tell of, and committed. The doubt ends once the replica has
+        fetched as many bytes again (`partition.cut_tail`). The same holds for one that lost its
         note of who wrote deleted records: it would write a retried batch twice.
 Rule 8: a broker whose disk is full leads only what no other in-sync replica with room can lead, and
         is not preferred while it is full. When another takes over, the full broker leaves the

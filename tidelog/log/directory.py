@@ -38,6 +38,7 @@ from tidelog.host import (
 )
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import COPY_SUFFIX, CheckpointDamaged
+from tidelog.log.cut_notes import CUT_BYTES, CUT_TAILS, CutNotes
 from tidelog.log.reserve import Reserve
 from tidelog.log.steps import is_short
 from tidelog.model import Offset, TopicPartition
@@ -52,9 +53,8 @@ LOG_STARTS: Final = "log-start-offset-checkpoint"
 WATERMARKS: Final = "replication-offset-checkpoint"
 PURGED: Final = "purged-offset-checkpoint"
 PROMISED_STARTS: Final = "promised-start-checkpoint"
-CUT_TAILS: Final = "cut-tail-checkpoint"
 FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
-_KEPT_TWICE: Final = frozenset((LOG_STARTS, PURGED, PROMISED_STARTS, CUT_TAILS))
+_KEPT_TWICE: Final = frozenset((LOG_STARTS, PURGED, PROMISED_STARTS, CUT_TAILS, CUT_BYTES))
 """What no log tells. Of the others a start can do without: they narrow what is scanned or cleaned,
 and what counts as damage."""
 PARTITION_METADATA: Final = "partition.metadata"
@@ -106,9 +106,7 @@ class DataDirectory:
         self.purged: dict[TopicPartition, Offset] = {}
         """Below which offsets compacted logs may lack tombstones."""
         self.watermarks: dict[TopicPartition, Offset] = {}
-        self.cut_tails: dict[TopicPartition, Offset] = {}
-        """Where starts have cut what may not have been a torn tail; until it is there again."""
-        self._cuts_noted: dict[TopicPartition, Offset] = {}
+        self.cuts = CutNotes(self._write_checkpoint)
         self._aside: dict[Path, None] = {}
         """Directories that are out of sight, and not all removed yet."""
 
@@ -129,8 +127,8 @@ class DataDirectory:
         self.promised_starts = self.read_checkpoint(PROMISED_STARTS)
         self.purged = self.read_checkpoint(PURGED)
         self.watermarks = self.read_checkpoint(WATERMARKS)
-        self.cut_tails = self.read_checkpoint(CUT_TAILS)
-        self._cuts_noted = dict(self.cut_tails)
+        self.cuts.places = self.read_checkpoint(CUT_TAILS)
+        self.cuts.sizes = self.read_checkpoint(CUT_BYTES)
         if not self.was_clean:
             self._spoil(marker)
         self._disk.remove(marker)
@@ -297,28 +295,14 @@ class DataDirectory:
                 self._write_checkpoint(WATERMARKS, lowered)
                 self.watermarks = lowered
 
-    def note_cut(self, partition: TopicPartition, end: Offset) -> None:
-        """Note, durably, that a log is about to be cut at `end`: the next start cannot tell."""
+    def note_cut(self, partition: TopicPartition, end: Offset, size: int) -> None:
+        """Note, durably, that a log is about to be cut at `end`, and to lose `size` bytes."""
         with self._checkpoints:
-            self.cut_tails[partition] = end
-            try:
-                self._write_checkpoint(CUT_TAILS, self.cut_tails)
-            except OSError as error:
-                if not is_short(error):
-                    raise
-                # A node must start for its disk to be emptied; the next checkpoint has it.
-                _log.warning("it cannot be noted yet that %s was cut: %s", partition, error)
-            else:
-                self._cuts_noted = dict(self.cut_tails)
+            self.cuts.note(partition, end, size)
 
     def forget_cuts(self, partitions: Iterable[TopicPartition]) -> None:
-        """These have been in sync since, or lead."""
         with self._checkpoints:
-            for partition in partitions:
-                self.cut_tails.pop(partition, None)
-            if self.cut_tails != self._cuts_noted:
-                self._write_checkpoint(CUT_TAILS, self.cut_tails)
-                self._cuts_noted = dict(self.cut_tails)
+            self.cuts.forget(partitions)
 
     def raise_start(self, partition: TopicPartition, start: Offset) -> None:
         """Note, durably, that the log begins at `start`. Only while `noting` is held."""
@@ -357,7 +341,8 @@ class DataDirectory:
                 (PROMISED_STARTS, self.promised_starts),
                 (PURGED, self.purged),
                 (WATERMARKS, self.watermarks),
-                (CUT_TAILS, self.cut_tails),
+                (CUT_BYTES, self.cuts.sizes),
+                (CUT_TAILS, self.cuts.places),
                 (FIRST_DIRTY, self.read_checkpoint(FIRST_DIRTY)),
             ):
                 before = len(offsets)

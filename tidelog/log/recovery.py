@@ -93,7 +93,7 @@ def open_log(
     has_gaps: bool = False,
     before: Before | None = None,
     watermark: Offset | None = None,
-    before_cut: Callable[[Offset], None] = lambda end: None,
+    before_cut: Callable[[Offset, int], None] = lambda end, size: None,
 ) -> LogState:
     """Bring the log in `directory` back.
 
@@ -104,7 +104,7 @@ def open_log(
     in this one a failed sync is the node's end. `watermark`: what ended below it is decided;
     without one, all that ended before the last snapshot counts as such.
     `before_cut` is called before bytes are discarded that may have been a batch, with the offset
-    where the log will end.
+    where the log will end, and how many they are.
     """
     finish_relinks(disk, directory)
     complete_swaps(disk, directory)
@@ -228,7 +228,7 @@ def _scan_active(
     interval_bytes: int,
     has_gaps: bool,
     before: Before,
-    before_cut: Callable[[Offset], None],
+    before_cut: Callable[[Offset, int], None],
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
     size = file.size()
@@ -254,7 +254,7 @@ def _scan_active(
         )  # fmt: skip
         if torn_bytes >= HEADER_BYTES:
             state.discarded_bytes = torn_bytes
-            before_cut(state.end)
+            before_cut(state.end, torn_bytes)
         file.truncate(active.size)
     for position in range(rewrite_from, active.size, _CHUNK_BYTES):
         chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))

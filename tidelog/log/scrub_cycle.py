@@ -49,6 +49,8 @@ class Rot(msgspec.Struct, kw_only=True, eq=False):
     """Why it is not healed yet."""
     is_contradicted: bool = False
     """Whether another replica had bytes that do not fit there."""
+    is_lacked: bool = False
+    """Whether every other replica that is there was asked last time, and none could help."""
 
     @property
     def name(self) -> TopicPartition:

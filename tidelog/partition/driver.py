@@ -50,6 +50,7 @@ from tidelog.model import (
     ProducerId,
     TopicPartition,
 )
+from tidelog.partition.cut_tail import CutTail
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
 from tidelog.partition.mending import Mending
@@ -91,7 +92,7 @@ class Partition:
     __slots__ = (
         "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_refusal",
         "_replication", "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config",
-        "disk_full", "files", "follower", "has_lease", "is_copy", "is_cut", "is_sparse", "leader",
+        "cut_tail", "disk_full", "files", "follower", "has_lease", "is_copy", "is_sparse", "leader",
         "leads_damaged", "log", "me", "mending", "name", "noted_start", "on_changed", "on_progress",
         "on_reopened", "on_short", "on_spent", "on_start_agreed", "on_waits", "path",
         "promised_start", "purges", "starts_under_way", "topic_id",
@@ -159,8 +160,8 @@ class Partition:
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
         self.is_copy = is_copy
-        self.is_cut = is_copy and state.discarded_bytes > 0
-        """Whether its start discarded what may have been a batch; it was not in sync since."""
+        self.cut_tail: CutTail | None = None
+        """What a start has cut off that may have been a batch; until it is back, or in sync."""
         self.is_sparse = False
         """Whether offsets were found to be missing, though the topic is not compacted now."""
         self.disk_full = False
@@ -213,7 +214,7 @@ class Partition:
         """
         log = self.log
         self.follower = None
-        self.is_cut = False
+        self.cut_tail = None
         self.leads_damaged = log.damaged_at is not None
         replicas = tuple(replicas) or tuple(in_sync)
         self._replication = len(replicas) if replication is None else replication
@@ -566,6 +567,8 @@ class Partition:
             copied = size < _COPY_BELOW_BYTES or size * 2 < pins_bytes
             kept: Bytes = bytes(batch) if copied else batch
             log.append(kept, header, header.base_offset, header.leader_epoch)
+            if self.cut_tail is not None and not has_gaps:
+                self.cut_tail.fetched(header)
 
     # Where the log begins.
 
@@ -662,6 +665,11 @@ class Partition:
         return 0 if self.follower is None else max(self.follower.watermark - self.log.end, 0)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether a start has cut off what may have been a batch, and what it had is not back."""
+        return self.cut_tail is not None
+
+    @property
     def has_gaps(self) -> bool:
         """Whether offsets may be missing in this log."""
         return self.config.compacts or self.is_sparse
@@ -683,6 +691,8 @@ class Partition:
         """Go on with a log that was opened again: it may end, or begin, elsewhere."""
         self.log.tail.clear()
         self.log = log
+        if self.cut_tail is not None:
+            self.cut_tail.log_changed()
         # What a full disk kept from being noted is not noted by opening the log again.
         self.noted_start = log.start if log.is_anew else min(self.noted_start, log.start)
         if log.refusal is not None:
@@ -718,6 +728,8 @@ class Partition:
                 self.on_progress(self)
 
     def on_synced(self, end: Offset) -> None:
+        if self.cut_tail is not None and self.cut_tail.is_made_good(end):
+            self.cut_tail = None
         self.on_changed(self)
         if (leader := self.leader) is not None:
             self._settle(leader.holds(self.me, end))

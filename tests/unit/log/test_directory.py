@@ -8,9 +8,9 @@ from crc32c import crc32c
 
 from tidelog.host import Path, SystemDisk, read_file, system_host
 from tidelog.log.checkpoints import COPY_SUFFIX
+from tidelog.log.cut_notes import CUT_TAILS
 from tidelog.log.directory import (
     CLEAN_MARKER,
-    CUT_TAILS,
     DURABLE_MARKS,
     FIRST_DIRTY,
     LOG_STARTS,
@@ -203,31 +203,57 @@ def test_a_checkpoint_ends_with_its_checksum_and_is_read_at_the_next_start(name)
 
 def test_a_cut_is_remembered_over_starts_until_it_is_forgotten():
     disk = new_disk()
-    opened(disk).note_cut(TIDE, 5)
+    opened(disk).note_cut(TIDE, 5, 70)
     disk.crash()
-    opened(disk).note_cut(EBB, 7)
+    opened(disk).note_cut(EBB, 7, 80)
     disk.crash()
 
     found = opened(disk)
-    assert found.cut_tails == {TIDE: 5, EBB: 7}
+    assert found.cuts.places == {TIDE: 5, EBB: 7}
+    assert found.cuts.sizes == {TIDE: 70, EBB: 80}
     found.forget_cuts([TIDE])
     disk.crash()
 
-    assert opened(disk).cut_tails == {EBB: 7}
+    again = opened(disk)
+    assert (again.cuts.places, again.cuts.sizes) == ({EBB: 7}, {EBB: 80})
+
+
+def test_what_a_log_lost_before_an_earlier_cut_was_made_good_adds_up():
+    disk = new_disk()
+    opened(disk).note_cut(TIDE, 7, 70)
+    disk.crash()
+    opened(disk).note_cut(TIDE, 5, 80)
+    disk.crash()
+
+    again = opened(disk)
+
+    assert (again.cuts.places, again.cuts.sizes) == ({TIDE: 7}, {TIDE: 150})
+
+
+def test_of_a_cut_that_an_earlier_release_has_noted_nobody_knows_the_size():
+    disk = new_disk()
+    opened(disk).write_checkpoint(CUT_TAILS, {TIDE: 5})
+    disk.crash()
+    opened(disk).note_cut(TIDE, 6, 80)
+    disk.crash()
+
+    again = opened(disk)
+
+    assert (again.cuts.places, again.cuts.sizes) == ({TIDE: 6}, {})
 
 
 def test_a_cut_that_a_full_disk_does_not_note_is_noted_later():
     disk = new_disk()
     found = opened(disk)
     disk.capacity_bytes = disk.used_bytes
-    found.note_cut(TIDE, 5)
-    assert found.cut_tails == {TIDE: 5}
+    found.note_cut(TIDE, 5, 70)
+    assert found.cuts.places == {TIDE: 5}
 
     disk.capacity_bytes = None
     found.forget_cuts([EBB])
     disk.crash()
 
-    assert opened(disk).cut_tails == {TIDE: 5}
+    assert opened(disk).cuts.places == {TIDE: 5}
 
 
 @pytest.mark.parametrize(

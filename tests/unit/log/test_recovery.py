@@ -174,16 +174,16 @@ def test_what_is_cut_is_counted():
     assert rig.open(durable_mark=4).discarded_bytes == 0
 
 
-@pytest.mark.parametrize(("size", "ends"), [(1, []), (60, []), (61, [8])])
+@pytest.mark.parametrize(("size", "ends"), [(1, []), (60, []), (61, [(8, 61)])])
 def test_bytes_that_are_too_few_for_a_batch_are_cut_and_were_none(size, ends):
     """The smallest batch is a header of 61 bytes. Files that rot do not become shorter."""
     rig = filled(count=4, per_segment=100)
     before = read_file(rig.disk, active_path(rig))
     rig.disk.open(active_path(rig)).write(len(before), [b"t" * size])
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
     opening = partial(open_log, clean=False, durable_mark=0, start=0, index_interval_bytes=4096)
 
-    state = opening(rig.disk, DIRECTORY, before_cut=told.append)
+    state = opening(rig.disk, DIRECTORY, before_cut=lambda *cut: told.append(cut))
 
     assert told == ends
     assert bool(state.discarded_bytes) == bool(ends)
