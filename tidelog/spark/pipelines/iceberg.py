@@ -10,26 +10,32 @@ Rule 3: a directory's name is used by one attempt only. An attempt that came to 
 
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
 from tidelog.spark.proofs import Proof, source_ends
-from tidelog.spark.tables.commits import tried_once
-from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
+from tidelog.spark.tables.commits import names, tried_once
+from tidelog.spark.tables.evolving import Unfit
+from tidelog.spark.tables.evolving import evolve as follow
 from tidelog.spark.tables.expiring import Expiry
+from tidelog.spark.tables.layout import (
+    Layout,
+    LayoutError,
+    check_layout,
+    partition_spec,
+    sort_order,
+)
 from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.upkeep import Upkeep
-from tidelog.spark.tables.waiting import Patience, told_as_away
-from tidelog.spark.tables.writing import is_sparks_own, write_files
+from tidelog.spark.tables.waiting import Patience
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow import fs
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -85,35 +91,44 @@ class Catalog:
             raise SpecError(f"iceberg: there is no table {name} in the catalog") from None
         return found
 
-    def prepare(self, name: str, schema: "StructType") -> None:
-        """Have a table of this name that takes rows of this schema: new columns are added."""
-        from pyiceberg.exceptions import ValidationError
+    def prepare(
+        self,
+        name: str,
+        schema: "StructType",
+        layout: Layout | None = None,
+        *,
+        evolve: bool = True,
+    ) -> None:
+        """Have a table of this name that takes rows of this schema, as `evolving.py` says."""
+        from pyiceberg.schema import assign_fresh_schema_ids
 
         from tidelog.spark.archive.tables import SHORT_METADATA
 
+        layout = layout or Layout()
         catalog = self._load()
-        wanted = arrow_schema(schema)
         catalog.create_namespace_if_not_exists(_namespace(name))
-        table = catalog.create_table_if_not_exists(name, schema=wanted, properties=SHORT_METADATA)
+        wanted = assign_fresh_schema_ids(catalog._convert_schema_if_needed(arrow_schema(schema)))
         try:
-            with table.update_schema() as update:
-                update.union_by_name(wanted)
-        except (ValueError, ValidationError) as error:
-            raise SpecError(
-                f"iceberg: table {name} has other columns: {error}. Change the step, or write to "
-                "another table"
-            ) from None
+            if not catalog.table_exists(name):
+                catalog.create_table_if_not_exists(
+                    name,
+                    schema=wanted,
+                    partition_spec=partition_spec(layout.partition_by, wanted),
+                    sort_order=sort_order(layout.sort_by, wanted),
+                    properties=SHORT_METADATA,
+                )
+            table = follow(catalog.load_table(name), wanted, is_allowed=evolve)
+            check_layout(table, layout)
+        except (LayoutError, Unfit) as error:
+            raise SpecError(f"iceberg: {error}") from None
 
     def read(self, session: "SparkSession", name: str) -> "DataFrame":
         """The rows that the table has now."""
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         table = self.table(name)
         tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise SpecError(f"iceberg: {name} has rows deleted in place, which is not supported")
-        schema = from_arrow_schema(schema_to_pyarrow(table.schema()))
+        schema = spark_schema(table)
         if not tasks:
             return session.createDataFrame([], schema)
         return session.read.schema(schema).parquet(*(task.file.file_path for task in tasks))
@@ -148,33 +163,15 @@ class TableWriter:
             check_replay(table, self.name, query, batch, Proof.of_rows(rows, ends))
             return 0
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        files = self._write_files(frame, table, location)
-        proof = Proof.of_rows(sum(files.values()), ends)
-        if files and self._commit(table, list(files), query, batch, proof):
+        files = write_batch(frame, table, location)
+        proof = Proof.of_rows(sum(file.record_count for file in files), ends)
+        if files and self._commit(table, files, query, batch, proof):
             return proof.rows
-        filesystem, path = find(table, location)
-        with suppress(FileNotFoundError):
-            filesystem.delete_dir(path)
+        remove_batch(table, location)
         return 0
 
-    def _write_files(self, frame: "DataFrame", table: "Table", location: str) -> dict[str, int]:
-        """The files of a batch, each with its rows."""
-        try:
-            if not is_sparks_own(location):
-                storage = Storage.of(table.io.properties)
-                return write_files(frame, location, storage, arrow_schema(frame.schema))
-            rows = write_parquet(frame, location)
-        except Exception:
-            # Spark says of a store that is away only that a job has failed: so it is asked.
-            with told_as_away(f"the store of table {self.name}"):
-                files_of(table, location)
-            raise
-        files = {file: count for file, count in files_of(table, location).items() if count}
-        check_rows(location, written=rows, found=sum(files.values()))
-        return files
-
     def _commit(
-        self, table: "Table", files: list[str], query: str, batch: int, proof: Proof
+        self, table: "Table", files: "list[DataFile]", query: str, batch: int, proof: Proof
     ) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""
         from pyiceberg.exceptions import CommitFailedException
@@ -183,10 +180,11 @@ class TableWriter:
         for attempt in range(1, COMMITS_MAX + 1):
             try:
                 with tried_once(table).transaction() as transaction:
-                    transaction.add_files(
-                        files, snapshot_properties=told, check_duplicate_files=False
-                    )
-                    transaction.set_properties(note(query, batch, proof))
+                    update = transaction.update_snapshot(snapshot_properties=told)
+                    with update.fast_append() as append:
+                        for file in files:
+                            append.append_data_file(file)
+                    transaction.set_properties({**note(query, batch, proof), **names(table)})
                 if self.upkeep is not None:
                     self.upkeep.after_commit(table)
                 return True
@@ -197,7 +195,7 @@ class TableWriter:
                 if written(table.properties, query) >= batch:
                     check_replay(table, self.name, query, batch, proof)
                     return False
-                if attempt == COMMITS_MAX:
+                if attempt == COMMITS_MAX or table.metadata.default_spec_id != files[0].spec_id:
                     raise
         return False
 
@@ -239,23 +237,3 @@ def _namespace(name: str) -> str:
     if not dot or not namespace or not table:
         raise SpecError(f"iceberg: a table's name is NAMESPACE.TABLE, not {name!r}")
     return namespace
-
-
-def files_of(table: "Table", location: str) -> dict[str, int]:
-    """The Parquet files that Spark has written, and how many rows each has."""
-    import pyarrow.parquet as pq
-    from pyarrow import fs
-
-    files, path = find(table, location)
-    found = {}
-    for entry in files.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-        if entry.path.endswith(".parquet"):
-            with files.open_input_file(entry.path) as file:
-                rows = pq.read_metadata(file).num_rows
-            found[location.removesuffix(path) + entry.path] = rows
-    return found
-
-
-def find(table: "Table", location: str) -> "tuple[fs.FileSystem, str]":
-    """The filesystem of a location, and its path there."""
-    return Storage.of(table.io.properties).find(location)

@@ -14,7 +14,7 @@ from tidelog.spark.pipelines import expressions
 from tidelog.spark.pipelines.formats import format_options
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.shipping import ship
-from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, options_of
+from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, layout_of, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
 from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, check_store, row_schema
 from tidelog.spark.tables.waiting import Patience
@@ -167,7 +167,8 @@ def _into_iceberg(
         schema = frame.schema
         table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience, checkpoint)
     what = f"the catalog of table {sink.iceberg}"
-    patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema))
+    layout, evolve = layout_of(f"sinks.{name}", sink), sink.evolve is not False
+    patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema, layout, evolve=evolve))
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch, checkpoint), number)

@@ -20,14 +20,16 @@ Rule 2: an error names the file, the key and the fix. Tables are known before th
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from tidelog.config.setting import similar
-from tidelog.errors import TidelogError
 from tidelog.schemas.formats import KINDS
+from tidelog.spark.pipelines import documents
+from tidelog.spark.pipelines.documents import SpecError as SpecError
+from tidelog.spark.tables.layout import Layout, LayoutError
 
 FILE_NAME: Final = "pipeline.yaml"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -39,11 +41,6 @@ INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
 UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 Option = str | int | float | bool
-T = TypeVar("T", bound=Struct)
-
-
-class SpecError(TidelogError):
-    """The pipeline's folder is wrong; the message names the file, the key and the fix."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +139,11 @@ class Sink(_Strict, frozen=True, kw_only=True):
     """Of topics and buckets: how values are written, by a schema of the registry."""
     key_format: str = ""
     partition_by: tuple[str, ...] = ()
+    """Of Parquet: columns. Of Iceberg: transforms of columns, too, as `day(at)`."""
+    sort_by: tuple[str, ...] = ()
+    """How rows are sorted in the files of an Iceberg table: `at desc`."""
+    evolve: bool | None = None
+    """Whether the columns of an Iceberg table follow the source's (the default)."""
     upsert: tuple[str, ...] = ()
     """Columns that are the key of an Iceberg table, which then has one row for each."""
     changes: Literal["", "debezium"] = ""
@@ -225,7 +227,17 @@ _ALLOWED_OF_SINKS: Final = {
     "topic": {"mode", "key", "value", "headers", "format", "key_format", "options"},
     "bucket": {"mode", "key", "value", "headers", "format", "key_format", "options"},
     "parquet": {"partition_by", "options"},
-    "iceberg": {"catalog", "upkeep", "upsert", "changes", "delete", "order_by"},
+    "iceberg": {
+        "catalog",
+        "upkeep",
+        "upsert",
+        "changes",
+        "delete",
+        "order_by",
+        "partition_by",
+        "sort_by",
+        "evolve",
+    },
 }
 
 
@@ -259,23 +271,23 @@ def parse(document: Any, folder: Path) -> Pipeline:
             raise SpecError(f"unknown key {key!r}{similar(str(key), known)}; {_list(known)}")
     pipeline = Pipeline(
         folder=folder,
-        name=_text(document, "name", folder.name),
-        bootstrap=_text(document, "bootstrap", DEFAULT_BOOTSTRAP),
-        trigger=_text(document, "trigger", ONCE),
-        checkpoint=_text(document, "checkpoint", "state/checkpoints"),
-        shared=_flag(document, "shared"),
-        registry=_text(document, "registry", "") if "registry" in document else "",
-        topics=_mapping(document, "topics", Topic),
+        name=documents.text(document, "name", folder.name),
+        bootstrap=documents.text(document, "bootstrap", DEFAULT_BOOTSTRAP),
+        trigger=documents.text(document, "trigger", ONCE),
+        checkpoint=documents.text(document, "checkpoint", "state/checkpoints"),
+        shared=documents.flag(document, "shared"),
+        registry=documents.text(document, "registry", "") if "registry" in document else "",
+        topics=documents.mapping(document, "topics", Topic),
         traffic=_traffic(document),
-        sources=_mapping(document, "sources", Source),
+        sources=documents.mapping(document, "sources", Source),
         steps=tuple(
-            _convert(entry, Step, f"steps[{number}]")
-            for number, entry in enumerate(_section(document, "steps", list), 1)
+            documents.convert(entry, Step, f"steps[{number}]")
+            for number, entry in enumerate(documents.section(document, "steps", list), 1)
         ),
-        sinks=_mapping(document, "sinks", Sink),
+        sinks=documents.mapping(document, "sinks", Sink),
         spark={
-            str(key): _setting(value)
-            for key, value in _section(document, "spark", dict).items()
+            str(key): documents.setting(value)
+            for key, value in documents.section(document, "spark", dict).items()
         },
     )  # fmt: skip
     check(pipeline)
@@ -367,6 +379,8 @@ def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
     _check_allowed(where, sink, SINK_KINDS, kind, _ALLOWED_OF_SINKS)
     if not sink.upsert and (sink.changes or sink.delete or sink.order_by):
         raise SpecError(f"{where}.upsert is missing: which columns are the key of a row?")
+    if sink.iceberg:
+        layout_of(where, sink)
     if isinstance(sink.upkeep, Upkeep):
         _check_upkeep(f"{where}.upkeep", sink.upkeep)
     if sink.table not in tables:
@@ -374,6 +388,14 @@ def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
             f"{where}.from: there is no table {sink.table!r}{similar(sink.table, tables)}; "
             f"{_list(tables)}"
         )
+
+
+def layout_of(where: str, sink: Sink) -> Layout:
+    """How the files of a sink's table are laid out; SpecError, if an entry makes no sense."""
+    try:
+        return Layout.parse(sink.partition_by, sink.sort_by)
+    except LayoutError as error:
+        raise SpecError(f"{where}.{error}") from None
 
 
 def _check_upkeep(where: str, upkeep: Upkeep) -> None:
@@ -400,67 +422,17 @@ def _check_allowed(
     """Refuse what has no meaning here, where it would be silently without effect."""
     free = {*kinds, "table", *allowed[family]}
     for config in msgspec.structs.fields(entry):
-        if config.name not in free and getattr(entry, config.name):
+        value = getattr(entry, config.name)
+        if config.name not in free and (value or (value is False and config.default is None)):
             raise SpecError(
                 f"{where}.{config.name} has no meaning for {family}; remove it. There may be "
                 f"{', '.join(sorted(allowed[family]))}"
             )
 
 
-# From a document to values.
-
-
-def _text(document: Mapping[str, Any], key: str, default: str) -> str:
-    value = document.get(key, default)
-    if not isinstance(value, str) or not value:
-        raise SpecError(f"{key} is {value!r}; it must be text")
-    return value
-
-
-def _flag(document: Mapping[str, Any], key: str) -> bool:
-    value = document.get(key, False)
-    if not isinstance(value, bool):
-        raise SpecError(f"{key} is {value!r}; it must be true or false")
-    return value
-
-
-def _section(document: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = document.get(key)
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        shape = "a list" if kind is list else "a mapping of names"
-        raise SpecError(f"{key} must be {shape}, not {value!r}")
-    return value
-
-
-def _mapping(document: Mapping[str, Any], key: str, kind: type[T]) -> dict[str, T]:
-    return {
-        str(name): _convert(entry, kind, f"{key}.{name}")
-        for name, entry in _section(document, key, dict).items()
-    }
-
-
-def _convert(entry: Any, kind: type[T], where: str) -> T:
-    known = [config.encode_name for config in msgspec.structs.fields(kind)]
-    for key in entry if isinstance(entry, dict) else ():
-        if key not in known:
-            raise SpecError(f"{where}: unknown key {key!r}{similar(str(key), known)}")
-    try:
-        return msgspec.convert({} if entry is None else entry, kind)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise SpecError(f"{where}{path.rstrip('`')}: {message.replace('`', '')}") from None
-
-
 def _traffic(document: Mapping[str, Any]) -> Traffic | None:
     entry = document.get("traffic")
-    return None if entry is None else _convert(entry, Traffic, "traffic")
-
-
-def _setting(value: Any) -> str:
-    """A setting as Spark reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return None if entry is None else documents.convert(entry, Traffic, "traffic")
 
 
 def interval_seconds(text: str) -> float:
@@ -470,7 +442,7 @@ def interval_seconds(text: str) -> float:
 
 
 def options_of(options: Mapping[str, Option]) -> dict[str, str]:
-    return {key: _setting(value) for key, value in options.items()}
+    return {key: documents.setting(value) for key, value in options.items()}
 
 
 def _list(names: Iterable[str]) -> str:

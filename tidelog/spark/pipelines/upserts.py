@@ -13,18 +13,17 @@ Rule 3: who was outpaced begins again with the table as it is now: its files wer
 
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 from tidelog.spark.pipelines.expressions import TOMBSTONE, quoted
-from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog, files_of, find
+from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog
 from tidelog.spark.pipelines.spec import Sink, SpecError
 from tidelog.spark.proofs import Proof, source_ends
-from tidelog.spark.tables.commits import data_file, tried_once
-from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
+from tidelog.spark.tables.commits import names, tried_once
 from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
@@ -39,8 +38,6 @@ DELETE: Final = "_tidelog_delete"
 ORDER: Final = "_tidelog_order"
 FILE: Final = "_tidelog_file"
 ENVELOPE: Final = ("before", "after", "op")
-NAMES: Final = "schema.name-mapping.default"
-"""Spark's files tell columns by name only; this says which they are."""
 OFFSETS: Final = ("_offset", "offset")
 
 
@@ -155,13 +152,10 @@ class UpsertWriter:
             out = kept.unionByName(out, allowMissingColumns=True)
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         parallel = out.sparkSession.sparkContext.defaultParallelism
-        rows = write_parquet(out.coalesce(parallel), location)
-        found = files_of(table, location)
-        check_rows(location, written=rows, found=sum(found.values()))
-        added = [data_file(table, file, _nowhere()) for file, count in found.items() if count]
+        added = write_batch(out.coalesce(parallel), table, location)
         told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
         if not added and not touched:
-            self._remove(table, location)
+            remove_batch(table, location)
             return 0
         try:
             with tried_once(table).transaction() as transaction:
@@ -170,18 +164,13 @@ class UpsertWriter:
                         update.append_data_file(new)
                     for task in touched:
                         update.delete_data_file(task.file)
-                transaction.set_properties(
-                    {
-                        **note(query, batch, proof),
-                        NAMES: table.schema().name_mapping.model_dump_json(),
-                    }
-                )
+                transaction.set_properties({**note(query, batch, proof), **names(table)})
         except (CommitFailedException, ValidationException):
-            self._remove(table, location)
+            remove_batch(table, location)
             return None
         if self.upkeep is not None:
             self.upkeep.after_commit(table)
-        return rows
+        return sum(file.record_count for file in added)
 
     def _touched(self, table: "Table", latest: "DataFrame") -> "list[FileScanTask]":
         """The files that have a key which is changed."""
@@ -208,22 +197,8 @@ class UpsertWriter:
     def _read(
         self, session: "SparkSession", table: "Table", tasks: "list[FileScanTask]"
     ) -> "DataFrame":
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        schema = from_arrow_schema(schema_to_pyarrow(table.schema()))
-        return session.read.schema(schema).parquet(*(task.file.file_path for task in tasks))
-
-    def _remove(self, table: "Table", location: str) -> None:
-        filesystem, path = find(table, location)
-        with suppress(FileNotFoundError):
-            filesystem.delete_dir(path)
-
-
-def _nowhere() -> Any:
-    from pyiceberg.typedef import Record
-
-    return Record()
+        files = (task.file.file_path for task in tasks)
+        return session.read.schema(spark_schema(table)).parquet(*files)
 
 
 def touched_among(locations: Iterable[str], found: Iterable[str]) -> set[str]:

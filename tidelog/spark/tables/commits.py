@@ -6,7 +6,7 @@ Rule: a commit that is said to have failed is looked for before it is believed t
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
@@ -18,6 +18,8 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate
+
+NAMES: Final = "schema.name-mapping.default"
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -59,9 +61,18 @@ def data_file(table: Table, location: str, partition: Any) -> DataFile:
         stats_columns=compute_statistics_plan(schema, metadata.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
-    return DataFile.from_args(
+    found = DataFile.from_args(
         content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET,
         partition=partition, file_size_in_bytes=len(file), sort_order_id=None,
-        spec_id=metadata.default_spec_id, equality_ids=None, key_metadata=None,
-        **statistics.to_serialized_dict(),
+        equality_ids=None, key_metadata=None, **statistics.to_serialized_dict(),
     )  # fmt: skip
+    found.spec_id = metadata.default_spec_id
+    return found
+
+
+def names(table: Table) -> dict[str, str]:
+    """The property that tells columns by name, unless the table has it: files of Spark and ours
+    have no ids of columns. Whoever changes the schema keeps it up to date."""
+    if table.metadata.properties.get(NAMES):
+        return {}
+    return {NAMES: table.schema().name_mapping.model_dump_json()}

@@ -23,6 +23,7 @@ from pyiceberg.manifest import DataFile
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage, sync_file
 from tidelog.spark.tables.commits import data_file, tried_once
+from tidelog.spark.tables.layout import sort_columns
 from tidelog.spark.tables.tiers import Sized, to_merge
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _read(table: "Table", tasks: "Iterable[FileScanTask]") -> Iterator[pa.Record
 def _write(table: "Table", location: str, batches: Iterable[pa.RecordBatch]) -> None:
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
     filesystem, path = Storage.of(table.io.properties).find(location)
-    order = _sort_columns(table)
+    order = sort_columns(table)
     with (
         filesystem.open_output_stream(path) as sink,
         pq.ParquetWriter(sink, schema, compression="zstd") as writer,
@@ -160,16 +161,3 @@ def _groups(rows: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Table]:
             some, count = [], 0
     if some:
         yield pa.Table.from_batches(some, schema)
-
-
-def _sort_columns(table: "Table") -> list[tuple[str, str]]:
-    """By which columns the table is sorted; none, if by what is no order of a column."""
-    found = []
-    for field in table.sort_order().fields:
-        if not field.transform.preserves_order:
-            return []
-        name = table.schema().find_column_name(field.source_id)
-        if name is None or "." in name:
-            return []
-        found.append((name, "ascending" if field.direction.value == "asc" else "descending"))
-    return found

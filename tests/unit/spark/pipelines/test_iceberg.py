@@ -10,15 +10,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 from sqlalchemy.exc import OperationalError
 
 from tests.unit.spark.tables.lake import sent_twice
+from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, load, parse
 from tidelog.spark.proofs import OtherContent
+from tidelog.spark.tables import batches
 from tidelog.spark.tables.counting import RowsMissing
+from tidelog.spark.tables.layout import Layout
 from tidelog.spark.tables.notes import written
 from tidelog.spark.tables.waiting import Patience, StoppedWaiting
 
@@ -28,8 +39,9 @@ SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", D
 class Frame:
     """Rows that can be written as a frame of Spark is; it counts how often they were."""
 
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
+    def __init__(self, rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> None:
         self.rows = rows
+        self.schema = schema
         self.written = 0
         self.passed_by = 0
 
@@ -46,8 +58,23 @@ class Frame:
         path = Path(location.removeprefix("file://"))
         path.mkdir(parents=True)
         (path / "_SUCCESS").touch()
-        table = pa.Table.from_pylist(self.rows, arrow_schema(SCHEMA))
-        pq.write_table(table, path / "part-0.parquet")
+        pq.write_table(self.table, path / "part-0.parquet")
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist(self.rows, arrow_schema(self.schema))
+
+    def mapInArrow(self, work: Any, columns: str) -> "Frame":  # noqa: N802, as Spark calls it
+        """A task of its own for each row."""
+        batches = self.table.to_batches(max_chunksize=1)
+        self.reported = [row for one in batches for told in work([one]) for row in told.to_pylist()]
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.reported
+
+    def to(self, schema: StructType) -> "Frame":
+        return Frame(self.rows, schema)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +85,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
         frame.parquet(location)
         return len(frame.rows)
 
-    monkeypatch.setattr(iceberg, "write_parquet", write_parquet)
+    monkeypatch.setattr(batches, "write_parquet", write_parquet)
     monkeypatch.setattr(iceberg, "_pass_by", Frame.pass_by)
 
 
@@ -265,14 +292,14 @@ def test_a_store_that_spark_cannot_write_to_is_waited_for_if_it_is_away(
                 raise ValueError("Job aborted due to stage failure")
             super().parquet(location)
 
-    frame, files = Unwritten([NORTH]), iceberg.files_of
+    frame, files = Unwritten([NORTH]), Storage.list_files
 
     def listed(*told: Any) -> Any:
         if frame.written < 3:
             raise TimeoutError("the store does not answer")
         return files(*told)
 
-    monkeypatch.setattr(iceberg, "files_of", listed)
+    monkeypatch.setattr(Storage, "list_files", listed)
     patience = Patience(first_seconds=0.001)
 
     TableWriter(catalog, "sales.orders", patience=patience).write(frame, "q1", 0)  # type: ignore[arg-type]
@@ -314,6 +341,126 @@ def test_a_writer_that_lost_the_race_to_another_query_tries_again(catalog: Catal
     add(catalog, Overtaken([NORTH]), "q1", 0)
 
     assert rows(catalog) == [NORTH, SOUTH]
+
+
+def partitioned(pipeline: Pipeline, *partition_by: str, sort_by: tuple[str, ...] = ()) -> Catalog:
+    catalog = Catalog.of(pipeline, {})
+    catalog.prepare("sales.orders", SCHEMA, Layout.parse(partition_by, sort_by))
+    return catalog
+
+
+def partitions(catalog: Catalog) -> dict[Any, int]:
+    """The rows of each partition, and that each file has those of its own only."""
+    table, found = catalog.table("sales.orders"), dict[Any, int]()
+    for task in table.scan().plan_files():
+        (value,) = (task.file.partition[at] for at in range(len(task.file.partition)))
+        found[value] = found.get(value, 0) + task.file.record_count
+    return found
+
+
+def test_each_file_has_rows_of_one_partition_and_a_repeated_batch_is_there_once(
+    pipeline: Pipeline,
+) -> None:
+    catalog = partitioned(pipeline, "region")
+    frame = Frame([NORTH, SOUTH, NORTH, {"region": None, "total": 3.0}])
+
+    assert add(catalog, frame, "q1", 0) == 4
+    assert add(catalog, frame, "q1", 0) == 0
+
+    assert partitions(catalog) == {"north": 2, "south": 1, None: 1}
+    found = catalog.table("sales.orders").scan("region = 'north'").to_arrow().to_pylist()
+    assert found == [NORTH, NORTH]
+
+
+def test_small_files_are_merged_with_others_of_their_partition_only(pipeline: Pipeline) -> None:
+    catalog = partitioned(pipeline, "region", sort_by=("total desc",))
+    sink = Sink(table="orders", iceberg="sales.orders", upkeep=Upkeep(snapshots=5))
+    writer = TableWriter(catalog, "sales.orders", upkeep_of(sink))
+    for batch in range(20):
+        frame: Any = Frame([{**NORTH, "total": float(batch)}, SOUTH])
+        assert writer.write(frame, "q1", batch) == 2
+
+    tasks = list(catalog.table("sales.orders").scan().plan_files())
+    assert partitions(catalog) == {"north": 20, "south": 20}
+    assert len(tasks) <= 24 < 40, "some were merged"
+    (largest,) = sorted(
+        (one for one in tasks if one.file.partition[0] == "north"),
+        key=lambda one: one.file.record_count,
+    )[-1:]
+    totals = pq.read_table(largest.file.file_path.removeprefix("file://"))["total"].to_pylist()
+    assert len(totals) >= 8
+    assert totals == sorted(totals, reverse=True), "and stay sorted"
+
+
+def test_rows_of_a_partitioned_table_that_were_written_elsewhere_are_missed(
+    pipeline: Pipeline,
+) -> None:
+    catalog = partitioned(pipeline, "bucket(4, region)")
+
+    class Elsewhere(Frame):
+        def mapInArrow(self, work: Any, columns: str) -> "Frame":  # noqa: N802
+            super().mapInArrow(work, columns)
+            for told in self.reported:
+                Path(told["path"].removeprefix("file://")).unlink()
+            return self
+
+    with pytest.raises(RowsMissing, match=r"wrote 2 rows below .* and 0 are there: the executors"):
+        add(catalog, Elsewhere([NORTH, SOUTH]), "q1", 0)
+    assert written(catalog.table("sales.orders").properties, "q1") == -1
+
+
+def test_a_table_keeps_the_partitions_it_was_made_with(pipeline: Pipeline) -> None:
+    catalog = partitioned(pipeline, "region")
+
+    catalog.prepare("sales.orders", SCHEMA)  # a sink that says nothing takes what is there
+    with pytest.raises(SpecError, match=r"is partitioned by identity\(region\), and the sink says"):
+        partitioned(pipeline, "bucket(4, region)")
+    with pytest.raises(SpecError, match=r"is sorted by .*, and the sink says sort_by: \[total\]"):
+        partitioned(pipeline, "region", sort_by=("total",))
+
+
+def test_a_batch_after_an_evolution_is_written_once_and_old_rows_stay(catalog: Catalog) -> None:
+    add(catalog, Frame([NORTH]), "q1", 0)
+    wider = StructType([*SCHEMA.fields]).add("count", IntegerType())
+    catalog.prepare("sales.orders", wider)
+    assert add(catalog, Frame([{**NORTH, "count": 1}], wider), "q1", 0) == 0, "it is no batch"
+
+    add(catalog, Frame([{**SOUTH, "count": 2}], wider), "q1", 1)
+    longer = StructType([*SCHEMA.fields]).add("count", LongType())
+    catalog.prepare("sales.orders", longer)
+    add(catalog, Frame([{**SOUTH, "count": 2**40}], longer), "q1", 2)
+    add(catalog, Frame([{**SOUTH, "count": 3}], wider), "q2", 0)
+    without = StructType().add("region", StringType())
+    catalog.prepare("sales.orders", without)
+    add(catalog, Frame([{"region": "west"}], without), "q1", 3)
+
+    assert [(one["region"], one["count"]) for one in rows(catalog)] == [
+        ("north", None), ("south", 2**40), ("south", 2), ("south", 3), ("west", None),
+    ]  # fmt: skip
+    (three,) = catalog.table("sales.orders").scan("count = 3").plan_files()
+    types = pq.read_schema(three.file.file_path.removeprefix("file://"))
+    assert types.field("count").type == pa.int64(), "written as the table has it by now"
+
+
+def test_a_partitioned_table_follows_its_source_too(pipeline: Pipeline) -> None:
+    catalog = partitioned(pipeline, "region")
+    add(catalog, Frame([NORTH]), "q1", 0)
+    other = StructType().add("total", FloatType()).add("at", TimestampType())
+    catalog.prepare("sales.orders", other)
+
+    add(catalog, Frame([{"total": 0.5}], other), "q1", 1)
+
+    assert partitions(catalog) == {"north": 1, None: 1}
+    assert [one["total"] for one in rows(catalog)] == [1.5, 0.5]
+
+
+def test_a_table_that_must_not_evolve_stays_as_it_is(catalog: Catalog) -> None:
+    wider = StructType([*SCHEMA.fields]).add("at", TimestampType())
+
+    with pytest.raises(SpecError, match=r"`evolve: false` forbids it: at is new"):
+        catalog.prepare("sales.orders", wider, evolve=False)
+
+    assert catalog.table("sales.orders").schema().column_names == ["region", "total"]
 
 
 def test_a_step_may_add_columns(catalog: Catalog) -> None:
