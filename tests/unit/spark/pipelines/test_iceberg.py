@@ -437,8 +437,9 @@ def test_a_batch_after_an_evolution_is_written_once_and_old_rows_stay(catalog: C
     assert [(one["region"], one["count"]) for one in rows(catalog)] == [
         ("north", None), ("south", 2**40), ("south", 2), ("south", 3), ("west", None),
     ]  # fmt: skip
-    (three,) = catalog.table("sales.orders").scan("count = 3").plan_files()
-    types = pq.read_schema(three.file.file_path.removeprefix("file://"))
+    tasks = catalog.table("sales.orders").scan().plan_files()
+    (narrow,) = (task.file.file_path for task in tasks if "/q2-0-" in task.file.file_path)
+    types = pq.read_schema(narrow.removeprefix("file://"))
     assert types.field("count").type == pa.int64(), "written as the table has it by now"
 
 
