@@ -402,7 +402,7 @@ def test_the_example_of_settings_runs(node):
 
 
 def test_the_commands_do_what_their_help_says(client, node, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("TIDELOG_HTTP", node.http)
+    monkeypatch.setenv("TIDELOG_HTTP_BOOTSTRAP", node.http)
 
     def run(*arguments: object) -> str:
         assert main([str(argument) for argument in arguments]) == 0

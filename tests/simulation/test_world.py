@@ -225,7 +225,7 @@ def test_keeping_the_trace_changes_nothing():
 def test_the_hashes_of_strings_do_not_matter():
     code = (
         "from tests.simulation.test_world import short, play\n"
-        "print([play(short(seed)).trace_hash for seed in range(100, 103)])"
+        "print([play(short(seed)).trace_hash for seed in (100, 104, 105)])"
     )
 
     def hashes(hash_seed: str) -> str:

@@ -15,6 +15,7 @@ from tidelog.config import (
     topic_config,
     with_node_changes,
 )
+from tidelog.config.node import OTHER_VARIABLES
 from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import ConfigError
 
@@ -86,6 +87,27 @@ def test_the_environment_gives_only_settings():
     )
 
     assert found == {"log.retention.mode": "hybrid", "num.partitions": "3"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("TIDELOG_NUM_PARTITION", "TIDELOG_NUM_PARTITIONS"),
+        ("TIDELOG_LOG_RETENTIONS_MS", "TIDELOG_LOG_RETENTION_MS"),
+    ],
+)
+def test_a_misspelt_setting_of_the_environment_is_refused_with_the_right_name(variable, meant):
+    with pytest.raises(ConfigError, match=f"no setting {variable} .*did you mean {meant}"):
+        from_environment({variable: "3"})
+
+
+def test_variables_of_commands_and_of_kubernetes_are_no_settings():
+    others = {
+        "TIDELOG_SERVICE_HOST", "TIDELOG_SERVICE_PORT", "TIDELOG_PORT", "TIDELOG_PORT_9092_TCP",
+        "TIDELOG_PORT_9092_TCP_ADDR", *OTHER_VARIABLES,
+    }  # fmt: skip
+
+    assert from_environment(dict.fromkeys(others, "x")) == {}
 
 
 @pytest.mark.parametrize(

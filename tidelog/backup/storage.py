@@ -62,6 +62,10 @@ class Storage(Protocol):
     is_shared: bool
     """Whether others may write here at the same time."""
 
+    def exists(self) -> bool:
+        """Whether the place itself is there; object stores have no places, only files."""
+        ...
+
     def names(self, folder: str) -> list[str]:
         """Every whole file below a folder, in order; none, if there is no such folder."""
         ...
@@ -107,6 +111,9 @@ class LocalStorage:
     def __init__(self, root: Path) -> None:
         self.location = str(root)
         self._root = root
+
+    def exists(self) -> bool:
+        return self._root.is_dir()
 
     def names(self, folder: str) -> list[str]:
         return [name for name in self._files(folder) if not name.endswith(UNFINISHED)]
@@ -209,6 +216,9 @@ class RemoteStorage:
         except ValueError as error:
             raise BackupError(f"{location}: {error}") from None
         self.location = location
+
+    def exists(self) -> bool:
+        return True
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{_checked(name)}"

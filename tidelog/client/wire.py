@@ -132,7 +132,7 @@ class Frames(asyncio.BufferedProtocol):
         try:
             frames = self._buffer.received(nbytes)
         except FrameRefused as error:
-            self.fail(f"it sent {error}; is it a Kafka listener?")
+            self.fail(f"it sent {error}; give the kafka= address of the node's ready line")
             return
         for frame in frames:
             if self._lost:

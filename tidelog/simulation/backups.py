@@ -72,6 +72,9 @@ class MemoryStorage:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
+    def exists(self) -> bool:
+        return True
+
     def names(self, folder: str) -> list[str]:
         return sorted(name for name in self.files if name.startswith(f"{folder}/"))
 

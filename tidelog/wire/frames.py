@@ -27,6 +27,13 @@ class FrameRefused(TidelogError):
     """The stream is not made of frames, or one is larger than allowed; close the connection."""
 
 
+_OTHER_PROTOCOLS: Final = {
+    **dict.fromkeys((b"HTTP", b"GET ", b"POST", b"PUT ", b"DELE", b"HEAD", b"OPTI"), "HTTP"),
+    **dict.fromkeys((b"\x16\x03\x01\x00", b"\x16\x03\x01\x01", b"\x16\x03\x01\x02"), "TLS"),
+}
+"""The first four bytes of what people send to the wrong port."""
+
+
 class FrameBuffer:
     """Collects received bytes until a frame is whole.
 
@@ -77,10 +84,7 @@ class FrameBuffer:
         while filled - at >= SIZE_BYTES:
             size: int = SIZE.unpack_from(shared, at)[0]
             if not FRAME_BYTES_LEAST <= size <= self.size_max:
-                raise FrameRefused(
-                    f"a frame of {size} bytes; sizes from {FRAME_BYTES_LEAST} to "
-                    f"{self.size_max} are taken"
-                )
+                raise FrameRefused(_refusal(size, self.size_max))
             start = at + SIZE_BYTES
             end = start + size
             if end <= filled:
@@ -122,3 +126,11 @@ class FrameBuffer:
         """Give back the memory of a connection that waits for its next request."""
         if not self.is_partial:
             self._shared = bytearray(0)
+
+
+def _refusal(size: int, size_max: int) -> str:
+    """What is wrong with a size; one that reads as text came from another protocol."""
+    other = _OTHER_PROTOCOLS.get(SIZE.pack(size))
+    if other is not None:
+        return f"{other} and not Kafka's protocol"
+    return f"a frame of {size} bytes; sizes from {FRAME_BYTES_LEAST} to {size_max} are taken"

@@ -84,6 +84,19 @@ def test_a_length_that_lies_is_refused_by_its_four_bytes(size):
         feed(frames, data[3:], 1)
 
 
+@pytest.mark.parametrize(
+    ("beginning", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request", "HTTP"),
+        (b"GET / HTTP/1.1", "HTTP"),
+        (b"\x16\x03\x01\x02\x00", "TLS"),
+    ],
+)
+def test_another_protocol_is_named_and_not_told_as_a_size(beginning, protocol):
+    with pytest.raises(FrameRefused, match=f"^{protocol} and not Kafka's protocol"):
+        feed(FrameBuffer(1000), beginning, 100)
+
+
 def test_the_largest_and_the_smallest_frame_are_taken():
     assert feed(FrameBuffer(1000), framed(bytes(1000), bytes(4)), 10_000) == [bytes(1000), bytes(4)]
 

@@ -2,7 +2,7 @@
 
 Rule 1: standard output carries the result and nothing else; with `--json` it is one document.
 Rule 2: an error is one line on standard error that says what to do. Exit 0 only when done, 2 for a
-        wrong command line, 130 after Ctrl-C.
+        wrong command line or a wrong setting, 130 after Ctrl-C.
 Rule 3: a command imports what is heavy (kio, rich, yaml) when it runs, so that `--help` and
         `start` are quick.
 """
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import tidelog
-from tidelog.errors import TidelogError
+from tidelog.errors import ConfigError, TidelogError
 from tidelog.faces.cli import (
     analyze,
     archive,
@@ -48,7 +48,7 @@ from tidelog.faces.cli import (
     topics,
     transactions,
 )
-from tidelog.faces.cli.common import INTERRUPTED, complain
+from tidelog.faces.cli.common import INTERRUPTED, WRONG_USE, UsageError, complain
 
 app = typer.Typer(
     name="tidelog",
@@ -142,13 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except TidelogError as error:
         complain(str(error))
-        return 1
+        return WRONG_USE if isinstance(error, (ConfigError, UsageError)) else 1
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
     except UnicodeEncodeError as error:
         complain(f"{error.object!r} is not text in UTF-8; names must be")
-        return 2
+        return WRONG_USE
     except Exception as error:
         return _explain(error)
     return result if isinstance(result, int) else 0
@@ -158,12 +158,12 @@ def _explain(error: Exception) -> int:
     """A wrong command line, which typer describes itself; or a bug of ours."""
     describe = getattr(error, "format_message", None)
     if describe is not None and not describe():
-        return 2  # a group without a command: typer has printed its help
+        return WRONG_USE  # a group without a command: typer has printed its help
     if describe is not None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "tidelog"
         complain(f"{describe().rstrip('.')} (see `{command} --help`)")
-        return int(getattr(error, "exit_code", 2))
+        return int(getattr(error, "exit_code", WRONG_USE))
     if os.environ.get("TIDELOG_DEBUG"):
         raise error
     complain(

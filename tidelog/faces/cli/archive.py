@@ -11,6 +11,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     note,
     number,
@@ -151,7 +152,7 @@ def run(
           --catalog type=rest,uri=http://catalog:8181
     """
     if (keep_records or keep_time) and not does_trim:
-        raise UserError("--keep-records and --keep-time say what --trim leaves; add --trim")
+        raise UsageError("--keep-records and --keep-time say what --trim leaves; add --trim")
     keep_seconds = duration_seconds(keep_time, "--keep-time")
     seconds = duration_seconds(interval, "--interval") or 1.0
     keep_files_seconds = duration_seconds(keep_files, "--keep-files")

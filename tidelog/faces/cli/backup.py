@@ -14,6 +14,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     complain,
     note,
@@ -187,6 +188,8 @@ def show_list(place: Place, as_json: AsJson = False) -> int:
     from tidelog.backup.creating import load_manifests
 
     storage = _opened(place)
+    if not storage.exists():
+        raise UsageError(f"there is no directory {place}; `tidelog backup create {place}` makes it")
     found, damaged = load_manifests(storage)
     if as_json:
         print_json(
@@ -228,7 +231,7 @@ def verify(
       tidelog backup verify /backups/shop --all --deep
     """
     if every_one and backup is not None:
-        raise UserError("--backup and --all: keep one of them")
+        raise UsageError("--backup and --all: keep one of them")
     from tidelog.backup.checking import bytes_to_verify
     from tidelog.backup.checking import verify as check
     from tidelog.backup.creating import find_manifest, load_manifests

@@ -21,9 +21,11 @@ T = TypeVar("T")
 
 INTERRUPTED: Final = 130
 """The exit code of what Ctrl-C ended, by the shells' convention."""
+WRONG_USE: Final = 2
+"""The exit code of a wrong command line or setting; systemd does not restart a node after it."""
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 PIPED_WIDTH: Final = 200
-"""Columns of a table that goes to a file or a pipe, where there is no screen to fit."""
+"""Columns of the widest table: one that goes to a file or a pipe, or has long ids."""
 
 Bootstrap = Annotated[
     str,
@@ -39,6 +41,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 class UserError(TidelogError):
     """The command cannot do what it was asked; the message says what to change."""
+
+
+class UsageError(UserError):
+    """The options do not fit together, or one is not of its form."""
 
 
 class Format(StrEnum):
@@ -73,7 +79,10 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for people; columns whose name ends in # hold numbers."""
+    """A table for people; columns whose name ends in # hold numbers.
+
+    A table that is wider than the terminal keeps its rows whole, so that ids can be copied.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -86,7 +95,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(column.removesuffix("#"), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    wanted = console.measure(table, options=console.options.update(max_width=PIPED_WIDTH)).maximum
+    console.width = max(console.width, wanted)
+    console.print(table)
 
 
 def progress_bar(*, visible: bool) -> "Progress":
@@ -119,7 +131,7 @@ def key_values(options: Sequence[str], option: str) -> list[tuple[str, str]]:
     for text in options:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UserError(f"{option} {text!r} is not KEY=VALUE, for example {option} a=b")
+            raise UsageError(f"{option} {text!r} is not KEY=VALUE, for example {option} a=b")
         found.append((key, value))
     return found
 

@@ -14,6 +14,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     Format,
+    UsageError,
     UserError,
     note,
     number,
@@ -204,7 +205,7 @@ def consume(
     """
     starts = (from_beginning, offset is not None, timestamp is not None, tail is not None)
     if sum(starts) > 1:
-        raise UserError("--from-beginning, --offset, --timestamp, --tail: keep one of them")
+        raise UsageError("--from-beginning, --offset, --timestamp, --tail: keep one of them")
     plan = Plan(
         topic=topic,
         partitions=tuple(sorted(set(partition or ()))),
@@ -371,7 +372,7 @@ def parse_time(text: str, option: str = "--timestamp") -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UserError(
+        raise UsageError(
             f"{option} {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -10,6 +10,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     print_json,
     print_table,
@@ -99,7 +100,7 @@ def _elect(
     as_json: bool,
 ) -> None:
     if numbers and topic is None:
-        raise UserError("--partition needs --topic T")
+        raise UsageError("--partition needs --topic T")
 
     async def work() -> "list[Outcome]":
         from tidelog.client.admin import AdminClient

@@ -10,6 +10,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     note,
     plain,
@@ -146,7 +147,7 @@ def _time_ms(text: str) -> int:
     try:
         time_ms = parse_time(text)
     except (UserError, ValueError, OverflowError):
-        raise UserError(
+        raise UsageError(
             f"--to-time {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
         ) from None
     # Below zero are Kafka's words for the ends of a log.

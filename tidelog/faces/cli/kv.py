@@ -10,6 +10,7 @@ import typer
 from tidelog.faces.cli.archive import duration_seconds
 from tidelog.faces.cli.common import (
     AsJson,
+    UsageError,
     UserError,
     key_values,
     note,
@@ -150,7 +151,7 @@ def put(
       tidelog kv put settings offset -- -5
     """
     if if_absent and if_version is not None:
-        raise UserError("--if-version and --if-absent: keep one of them")
+        raise UsageError("--if-version and --if-absent: keep one of them")
     seconds = duration_seconds(ttl, "--ttl")
     if ttl and not seconds:
         raise UserError(f"--ttl {ttl} is no time at all; give one such as 10s")
@@ -353,8 +354,12 @@ def _client(http: str, bucket: str | None = None) -> "Iterator[Client]":
             yield client
         except Conflict as error:
             version = error.version
-            now = "it is not there" if version is None else f"it is at version {version}"
-            raise UserError(f"{bucket}: not written, for {now}; get it and decide anew") from error
+            now = (
+                "the key does not exist" if version is None else f"the key is at version {version}"
+            )
+            raise UserError(
+                f"not written: {now} in {bucket!r}; get it, then decide again"
+            ) from error
 
 
 def _document(entry: "Entry") -> dict[str, Any]:

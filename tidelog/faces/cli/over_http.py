@@ -1,6 +1,8 @@
 """What the commands share that speak to the HTTP face: a client, and values as text.
 
-Rule: a value is JSON if it reads as JSON, and text otherwise; a text is printed as it is.
+Rule: a value is JSON if it parses as JSON, and text otherwise; a text is printed as it is. What
+begins like a JSON object, array or string and does not parse is refused: it is a typing error more
+often than a text, and `--text` stores it all the same.
 """
 
 import json
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.faces.cli.common import UserError, plain
+from tidelog.faces.cli.common import UsageError, UserError, plain
 
 if TYPE_CHECKING:
     from tidelog.client import Client
@@ -27,7 +29,7 @@ Http = Annotated[
     str,
     typer.Option(
         "--http",
-        envvar="TIDELOG_HTTP",
+        envvar="TIDELOG_HTTP_BOOTSTRAP",
         metavar="HOST:PORT",
         help="Where a node serves HTTP (http= of its ready line); several between commas.",
     ),
@@ -52,7 +54,7 @@ def open_client(http: str, *, missing: str | None = None) -> "Iterator[Client]":
         with Client(http, retries=RETRIES, backoff=BACKOFF_SECONDS) as client:
             yield client
     except BadAddress:
-        raise UserError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
+        raise UsageError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
     except NotFound as error:
         raise UserError(missing or error.detail) from error
     except TidelogHTTPError as error:
@@ -87,7 +89,11 @@ def read_value(text: str, *, as_text: bool) -> Any:
         return text
     try:
         return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().startswith(("{", "[", '"')):
+            raise UserError(
+                f"the value looks like JSON but does not parse: {error}; --text stores it as text"
+            ) from None
         return text
 
 

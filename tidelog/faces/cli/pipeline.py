@@ -13,6 +13,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     key_values,
     note,
@@ -133,7 +134,7 @@ def run_pipeline(
     from tidelog.spark.session import check_installed
 
     if once and every:
-        raise UserError("--once and --every contradict each other; leave one out")
+        raise UsageError("--once and --every contradict each other; leave one out")
     pipeline = load(folder)
     pipeline = replace(
         pipeline,
@@ -227,7 +228,8 @@ def list_pipelines(
 
     found = [(folder, look(folder)) for folder in find(directory)]
     if as_json:
-        print_json([{"folder": str(folder), **_described(noted)} for folder, noted in found])
+        described = [{"folder": str(folder), **_described(noted)} for folder, noted in found]
+        print_json({"pipelines": described})
         return
     if not found:
         note(f"there is no pipeline in {directory}; make one: tidelog pipeline new revenue")

@@ -17,6 +17,7 @@ from tidelog.faces.cli.common import (
     AsJson,
     Bootstrap,
     Format,
+    UsageError,
     UserError,
     key_values,
     note,
@@ -167,11 +168,11 @@ def produce(
       tidelog consume old --no-follow --json | tidelog produce new --format json
     """
     if sum((value is not None, file is not None, tombstone)) > 1:
-        raise UserError("--value, --file and --tombstone exclude each other; keep one")
+        raise UsageError("--value, --file and --tombstone exclude each other; keep one")
     if tombstone and key is None:
-        raise UserError("--tombstone needs --key: it deletes what was stored under that key")
+        raise UsageError("--tombstone needs --key: it deletes what was stored under that key")
     if key_separator == "":
-        raise UserError("--key-separator cannot be empty; for example --key-separator :")
+        raise UsageError("--key-separator cannot be empty; for example --key-separator :")
 
     from tidelog.faces.cli.lines import decode_text, line_parser
 
@@ -227,7 +228,7 @@ def _writers(
 
             writers[part] = ValueWriter(form, topic, None if file is None else _schema_text(file))
         elif file is not None:
-            raise UserError(f"--{part}-schema needs --{part}-format")
+            raise UsageError(f"--{part}-schema needs --{part}-format")
     return writers
 
 

@@ -17,6 +17,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     complain,
     note,
@@ -117,13 +118,13 @@ def start(
     """
     given = [replicas is not None, plan is not None, bool(drain), replication is not None, balance]
     if sum(given) != 1:
-        raise UserError(
+        raise UsageError(
             "say what to do, once: --replicas, --plan, --drain, --replication or --balance"
         )
     if (replicas is not None or replication is not None) and not topic:
-        raise UserError("--replicas and --replication need --topic T")
+        raise UsageError("--replicas and --replication need --topic T")
     if partition and replicas is None:
-        raise UserError("--partition goes with --replicas")
+        raise UsageError("--partition goes with --replicas")
     nodes = None if replicas is None else _parse_nodes(replicas)
     planned = None if plan is None else read_plan(plan)
 
@@ -181,7 +182,7 @@ def _parse_nodes(text: str) -> tuple[NodeId, ...]:
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
-        raise UserError(f"--replicas {text!r} is not a list of ids, for example 1,2,3") from None
+        raise UsageError(f"--replicas {text!r} is not a list of ids, for example 1,2,3") from None
 
 
 def read_plan(path: Path) -> Targets:
@@ -385,7 +386,7 @@ def cancel(
     if bool(topic) == everything:
         raise UserError("say what to cancel: --topic T, or --all")
     if partition and not topic:
-        raise UserError("--partition goes with --topic")
+        raise UsageError("--partition goes with --topic")
 
     async def work() -> "tuple[list[TopicPartition], dict[TopicPartition, Refused]]":
         from tidelog.client import moves

@@ -16,6 +16,7 @@ import typer
 from tidelog.faces.cli.archive import duration_seconds
 from tidelog.faces.cli.common import (
     AsJson,
+    UsageError,
     UserError,
     note,
     number,
@@ -99,7 +100,7 @@ def run(
             http, bucket=bucket, queue=queue, path=path, replica_id=replica_id
         )
     except BadAddress:
-        raise UserError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
+        raise UsageError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
     with replica:
         if limit:
             _print_status(replica.wait(limit), as_json=as_json)

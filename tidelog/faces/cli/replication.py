@@ -143,7 +143,7 @@ async def gather(
     silent: dict[NodeId, str] = {}
     for node, broker in view.brokers.items():
         if broker.fenced:
-            silent[node] = "it is fenced: it leads nothing"
+            silent[node] = "it is down or cut off"
             continue
         endpoint = await client.http_endpoint(broker)
         if endpoint is None:
@@ -156,17 +156,35 @@ async def gather(
         except (NoAnswer, TimeoutError) as error:
             silent[node] = f"what it leads is not told of: {str(error) or 'it does not answer'}"
     found = _merge(parts, silent, replica, topics)
-    return found | {"unled": unled_of(await client.topics(), replica, topics)}
+    known = [one for one in await client.topics() if not topics or one.name in topics]
+    for node in silent:
+        if view.brokers[node].fenced:
+            silent[node] = f"it is down or cut off; {copies_without(known, node)}"
+    return found | {"unled": unled_of(known, replica)}
 
 
-def unled_of(
-    known: "Iterable[TopicInfo]", replica: NodeId | None, topics: list[str] | None
-) -> list[dict[str, Any]]:
+def copies_without(known: "Iterable[TopicInfo]", node: NodeId) -> str:
+    """How many copies the partitions have that a broker should hold and is not in sync with."""
+    short: dict[tuple[int, int], int] = {}
+    for topic in known:
+        for one in topic.partitions:
+            if node in one.replicas and node not in one.in_sync:
+                copies = (len(one.in_sync), len(one.replicas))
+                short[copies] = short.get(copies, 0) + 1
+    if not short:
+        return "it is still in sync with all that it holds, or holds nothing"
+    told = [
+        f"{number(count)} partition{'s' * (count != 1)} with {left} of {all_} copies"
+        for (left, all_), count in sorted(short.items())
+    ]
+    return f"this leaves {', '.join(told)}"
+
+
+def unled_of(known: "Iterable[TopicInfo]", replica: NodeId | None) -> list[dict[str, Any]]:
     """The partitions that nobody leads, and so nobody tells of."""
     return [
         {"topic": topic.name, "partition": one.partition, "replicas": one.replicas}
         for topic in known
-        if not topics or topic.name in topics
         for one in topic.partitions
         if one.leader == NO_NODE and (replica is None or replica in one.replicas)
     ]

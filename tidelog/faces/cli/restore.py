@@ -10,6 +10,7 @@ from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    UsageError,
     UserError,
     plain,
     print_json,
@@ -40,7 +41,7 @@ def time_ms(text: str | None, option: str) -> int | None:
     try:
         return parse_time(text)
     except UserError:
-        raise UserError(
+        raise UsageError(
             f"{option} {text!r} is neither milliseconds nor a time such as 2025-01-31T12:00"
         ) from None
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.faces.cli.common import UserError
+from tidelog.faces.cli.common import UsageError
 
 if TYPE_CHECKING:
     from tidelog.schemas.formats import PartFormat
@@ -49,7 +49,7 @@ def part_format(part: str, form: ValueForm, url: str, user: str) -> "PartFormat 
     if form is ValueForm.BYTES:
         return None
     if not url:
-        raise UserError(f"--{part}-format {form.value} needs --schema-registry URL")
+        raise UsageError(f"--{part}-format {form.value} needs --schema-registry URL")
     from tidelog.schemas.formats import PartFormat
 
     return PartFormat(part=part, name=form.value, url=url, user_info=user or None)

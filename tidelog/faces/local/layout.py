@@ -175,6 +175,11 @@ def plan(
     # A quorum is formed once: nodes that came later follow it.
     voters = known.voters if known is not None else set(range(1, quorum_size(count) + 1))
     quorum = ",".join(f"{entry.id}@{entry.peer}" for entry in entries if entry.id in voters)
+    if len(voters) == 1 and count > 1:
+        notes.append(
+            f"node {min(voters)} alone keeps the metadata of these {count} nodes: while it is "
+            "down, no partition gets another leader. Three nodes or more share it (--nodes 3)"
+        )
     return ClusterFile(quorum=quorum, nodes=entries), notes
 
 

@@ -21,7 +21,7 @@ class HttpNode:
             Client, transport=httpx.MockTransport(self._fleet.answer), sleep=lambda _: None
         )
         monkeypatch.setattr("tidelog.client.Client", client, raising=False)
-        monkeypatch.setenv("TIDELOG_HTTP", HTTP)
+        monkeypatch.setenv("TIDELOG_HTTP_BOOTSTRAP", HTTP)
 
     def says(self, path: str, *answers: Answer) -> None:
         self._fleet.says(path, *answers)

