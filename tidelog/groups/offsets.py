@@ -22,12 +22,12 @@ from tidelog.errors import (
     OffsetMetadataTooLarge,
     UnstableOffsetCommit,
 )
-from tidelog.groups.believed import BelievedTime
 from tidelog.groups.events import Commit, TransactionalCommit
 from tidelog.groups.limits import Limits
 from tidelog.groups.records import CommittedOffset, fits
 from tidelog.groups.state import GroupState
 from tidelog.model import Offset, ProducerId, TopicPartition
+from tidelog.shards.believed import BelievedTime
 from tidelog.shards.effects import Moment
 
 

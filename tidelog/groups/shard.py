@@ -45,7 +45,6 @@ from tidelog.errors import (
     NotCoordinator,
     UnknownMemberId,
 )
-from tidelog.groups.believed import BelievedTime
 from tidelog.groups.events import (
     NO_MEMBER_ID,
     Commit,
@@ -85,6 +84,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.records import Record
+from tidelog.shards.believed import BelievedTime
 from tidelog.shards.deadlines import Deadlines
 from tidelog.shards.effects import Answer, Moment, Token, Writer
 

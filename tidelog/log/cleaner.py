@@ -40,6 +40,7 @@ from tidelog.log.purges import Purges
 from tidelog.log.retention import load_ages
 from tidelog.log.rounds import Rounds
 from tidelog.log.segment import Segment
+from tidelog.log.steps import is_short
 from tidelog.log.swap import commit_swap, discard_cleaned, finish_swap
 from tidelog.model import NO_TIMESTAMP, Offset, TopicPartition
 from tidelog.records import HEADER_BYTES, read_header
@@ -239,7 +240,13 @@ class Cleaner:
         if log.refusal is not None or owner.name in self.uncleanable or len(log.segments) < 2:
             return None
         if config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < NEVER_MS:
-            await self._run(partial(load_times, self._host.disk, list(log.segments[:-1])))
+            try:
+                await self._run(partial(load_times, self._host.disk, list(log.segments[:-1])))
+            except OSError as error:
+                if is_short(error):
+                    raise
+                _log.error("%s is not compacted this time: %s", owner.name, error)
+                return None
         return plan(
             log.segments, start=log.start, log_end=log.end,
             first_dirty=self._first_dirty.get(owner.name), limit=owner.last_stable_offset,
@@ -283,8 +290,11 @@ class Cleaner:
         except _Abandoned:
             _log.info("%s changed while it was compacted; later", owner.name)
             return False
-        except OSError:
-            raise
+        except OSError as error:
+            if is_short(error) or owner.name in self.uncleanable:
+                raise  # room is missing for all logs, or a swap was interrupted
+            _log.error("%s is not compacted this time: %s", owner.name, error)
+            return False
         except Exception as error:  # KIP-346: one log must not stop the cleaning of all others
             self.uncleanable[owner.name] = str(error) or repr(error)
             is_bug = not isinstance(error, SegmentDamaged)

@@ -42,6 +42,7 @@ from tidelog.errors import (
 )
 from tidelog.model import ProducerId, TopicPartition
 from tidelog.records import Record
+from tidelog.shards.believed import BelievedTime
 from tidelog.shards.deadlines import Deadlines
 from tidelog.shards.effects import Answer, Moment, Token
 from tidelog.shards.refusals import as_coordinator
@@ -101,6 +102,7 @@ class Shard:
         self._deciding: dict[str, int] = {}
         self._writes = Writes()
         self._deadlines: Deadlines[str] = Deadlines()
+        self._time = BelievedTime()
 
     def __repr__(self) -> str:
         return f"<Shard ids={len(self._transactions)} writes={len(self._writes)}>"
@@ -128,6 +130,7 @@ class Shard:
         assert not self.is_loaded
         self.is_loaded = True
         self._refusal = None
+        self._time.look(at)
         effects: list[ShardEffect] = []
         for transaction in list(self._transactions.values()):
             effects += self._perform(transaction, transaction.start(at), at)
@@ -426,8 +429,9 @@ class Shard:
         effects: list[ShardEffect] = []
         if self._refusal is not None:
             return effects
+        self._time.look(at)
         for transaction in list(self._transactions.values()):
-            effects += self._perform(transaction, transaction.expire(at), at)
+            effects += self._perform(transaction, transaction.expire(self._time), at)
         return effects
 
     # Inside.

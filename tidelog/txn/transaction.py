@@ -47,6 +47,7 @@ from tidelog.errors import (
     TransactionAbortable,
 )
 from tidelog.model import NO_PRODUCER, ProducerId, TopicPartition
+from tidelog.shards.believed import BelievedTime
 from tidelog.shards.effects import Answer, Moment, Token, Writer
 from tidelog.txn import transitions
 from tidelog.txn.events import (
@@ -301,13 +302,14 @@ class Transaction:
         self._unmarked -= frozenset(places)
         return self._complete(record, at)
 
-    def expire(self, at: Moment) -> list[Effect]:
-        """Forget an id that nobody has used for too long."""
+    def expire(self, time: BelievedTime) -> list[Effect]:
+        """Forget an id that nobody has used for too long, by a clock that has not just jumped."""
         record = self.stored
         if self._changes or record is None:
             return []
         is_idle = record.state is State.EMPTY or record.state in COMPLETE
-        if not is_idle or at.wall_ms - record.updated_ms < self._limits.id_expiration_ms:
+        kept_ms = self._limits.id_expiration_ms
+        if not is_idle or not time.is_past(record.updated_ms + kept_ms, kept_ms):
             return []
         return [self._begin(None)]
 

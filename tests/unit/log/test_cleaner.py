@@ -522,6 +522,22 @@ def test_full_disk_costs_the_pass_and_nothing_else():
     assert log.offsets() == [4, 5, 6]
 
 
+@pytest.mark.parametrize("fail", ["fail_reads", "fail_writes"])
+def test_device_that_fails_costs_the_pass_and_neither_the_node_nor_other_logs(fail, caplog):
+    log = dirty_log()
+    node = Node(log)
+    getattr(log.disk, fail)(errno.EIO)
+
+    assert not asyncio.run(node.clean())
+
+    log.disk.heal()
+    assert "is not compacted this time" in caplog.text
+    assert node.cleaner.uncleanable == {}
+    assert not any("cleaned" in name for name in log.names())
+    assert asyncio.run(node.clean())
+    assert log.offsets() == [4, 5, 6]
+
+
 def test_room_is_left_to_those_who_write_records():
     log = dirty_log()
     node = Node(log)

@@ -679,6 +679,21 @@ def test_an_id_that_nobody_uses_is_forgotten():
     assert isinstance(desk.answers[late], InvalidProducerIdMapping)
 
 
+def test_an_id_is_not_forgotten_because_the_wall_clock_has_jumped():
+    desk = Desk()
+    desk.began("x")
+    desk.at.wall_offset_ms += 30 * DAY * 1000
+
+    desk.at.seconds += DAY / 2
+    desk.expire()
+    assert desk.in_flight == {}
+
+    desk.at.wall_offset_ms -= 30 * DAY * 1000
+    desk.at.seconds += DAY
+    desk.expire()
+    assert desk.in_flight == {}
+
+
 # Operators.
 
 

@@ -1,6 +1,6 @@
 """Whether a moment is past, though a clock may be wrong."""
 
-from tidelog.groups.believed import PATIENCE_MS, BelievedTime
+from tidelog.shards.believed import PATIENCE_MS, BelievedTime
 from tidelog.shards.effects import Moment
 
 WALL_MS = 1_700_000_000_000
