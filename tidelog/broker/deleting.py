@@ -5,6 +5,8 @@ Rule 1: a leader that has not heard of the deletion commits no record, and is co
         enough that one of them has acted on the deletion.
 Rule 2: nobody waits for replicas that are all fenced, or nothing could be deleted without them.
         A fenced leader that has its followers may tell of the topic until it hears of its end.
+Rule 3: whoever is told that a topic is not there may have deleted it, by a request that was not
+        answered. Nobody knows which replicas it had. So every node that is there must have acted.
 """
 
 import asyncio
@@ -35,7 +37,22 @@ async def gone_everywhere(broker: Broker, topic: TopicImage, offset: Offset) -> 
     await in_turns(
         topic.partitions, lambda one: electable.setdefault(one.in_sync | one.eligible), at_once=1000
     )
-    waiting = list(electable)
+    problem = f"{topic.name} is deleted, but its replicas have not said that they know"
+    await _one_of_each_acted(broker, list(electable), offset, problem)
+
+
+async def missing_everywhere(broker: Broker, name: object) -> None:
+    """Return once no leader can serve a topic that the newest metadata, as it is here, lacks."""
+    offset = broker.metadata.applied
+    await broker.acted()
+    problem = f"{name} does not exist, but not every node has said that it knows"
+    await _one_of_each_acted(broker, [frozenset({n}) for n in broker.image.nodes], offset, problem)
+
+
+async def _one_of_each_acted(
+    broker: Broker, waiting: list[frozenset[NodeId]], offset: Offset, problem: str
+) -> None:
+    """Return once one node of each set, or this one, has acted on the metadata below `offset`."""
     acted = {broker.node_id}
     clock = broker.host.clock
     deadline = clock.monotonic() + CHANGE_SECONDS_MAX
@@ -45,9 +62,7 @@ async def gone_everywhere(broker: Broker, topic: TopicImage, offset: Offset) -> 
         if not waiting:
             return
         if clock.monotonic() >= deadline:
-            raise RequestTimedOut(
-                f"{topic.name} is deleted, but its replicas have not said that they know"
-            )
+            raise RequestTimedOut(problem)
         asked = sorted(alive.intersection(node for nodes in waiting for node in nodes))
         told = await side_by_side(*(_has_acted(broker, node, offset) for node in asked))
         acted.update(node for node, has_acted in zip(asked, told, strict=True) if has_acted)

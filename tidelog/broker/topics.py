@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.context import Request
-from tidelog.broker.deleting import gone_everywhere
+from tidelog.broker.deleting import gone_everywhere, missing_everywhere
 from tidelog.config import TOPIC_SETTINGS, topic_config
 from tidelog.config.topic import BY_REPLICAS, shown_min_in_sync
 from tidelog.controller import decisions
@@ -272,7 +272,10 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
 
 
 async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
-    """Delete a topic by name or by id; return once no leader serves it any more."""
+    """Delete a topic by name or by id; return once no leader serves it any more.
+
+    It is refused because there is none only once no leader serves one.
+    """
     found: list[TopicImage] = []
     lost = 0
 
@@ -293,7 +296,11 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
         found.append(image.topics[record.name])
         return [record]
 
-    await broker.metadata.change(decide)
+    try:
+        await broker.metadata.change(decide)
+    except (UnknownTopicOrPartition, UnknownTopicId):
+        await missing_everywhere(broker, name if topic_id is None else topic_id)
+        raise
     offset = broker.metadata.applied
     await broker.acted()
     await gone_everywhere(broker, found[-1], offset)

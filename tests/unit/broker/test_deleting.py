@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import virtual_time
-from tidelog.broker.deleting import gone_everywhere
+from tidelog.broker.deleting import gone_everywhere, missing_everywhere
 from tidelog.cluster.messages import ConfirmLeadsAnswer
 from tidelog.errors import RequestTimedOut
 from tidelog.model import NO_OFFSET
@@ -37,12 +37,21 @@ class Cluster:
             raise PeerUnreachable("it says nothing")
         return ConfirmLeadsAnswer(confirmed=(), acted_on=acted_on)
 
-    def delete(self, *electable: set[int], eligible: tuple[int, ...] = ()) -> None:
-        broker: Any = SimpleNamespace(
-            node_id=1, host=SimpleNamespace(clock=self.clock),
+    def _broker(self) -> Any:
+        async def acted() -> None:
+            """It has acted on all that it knows."""
+
+        return SimpleNamespace(
+            node_id=1, host=SimpleNamespace(clock=self.clock), acted=acted,
             member=SimpleNamespace(hub=SimpleNamespace(ask=self._ask)),
-            image=SimpleNamespace(is_alive=lambda node: node in self.alive),
+            metadata=SimpleNamespace(applied=DELETED),
+            image=SimpleNamespace(nodes=range(1, 5), is_alive=lambda node: node in self.alive),
         )  # fmt: skip
+
+    def miss(self) -> None:
+        virtual_time.run(missing_everywhere(self._broker(), "t"), self.clock)
+
+    def delete(self, *electable: set[int], eligible: tuple[int, ...] = ()) -> None:
         topic: Any = SimpleNamespace(
             name="t",
             partitions=[
@@ -50,7 +59,7 @@ class Cluster:
                 for nodes in electable
             ],
         )
-        virtual_time.run(gone_everywhere(broker, topic, DELETED), self.clock)
+        virtual_time.run(gone_everywhere(self._broker(), topic, DELETED), self.clock)
 
 
 def test_nobody_is_asked_where_this_node_could_be_elected():
@@ -109,3 +118,19 @@ def test_a_deletion_that_nobody_acts_on_is_told_to_be_uncertain(told):
         cluster.delete({2})
 
     assert cluster.clock.monotonic() < 40
+
+
+def test_every_node_that_is_there_must_know_that_a_topic_is_not():
+    cluster = Cluster(n2=[DELETED], n3=[DELETED - 1, DELETED], n4=[SILENT])
+    cluster.alive.remove(4)
+
+    cluster.miss()
+
+    assert sorted(cluster.asked) == [2, 3, 3]
+
+
+def test_a_topic_that_some_node_may_still_serve_is_not_called_missing():
+    cluster = Cluster(n2=[DELETED], n3=[DELETED - 1], n4=[DELETED])
+
+    with pytest.raises(RequestTimedOut, match="t does not exist, but"):
+        cluster.miss()

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from tidelog.broker.deleting import missing_everywhere
 from tidelog.broker.kv import Kv, KvScanned, KvWritten
 from tidelog.broker.serving import side_by_side
 from tidelog.broker.topics import create_topic, delete_topic
@@ -168,7 +169,11 @@ async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
 
 async def drop_bucket(call: Call) -> dict[str, Any]:
     name: str = call.path["bucket"]
-    await call.node.services.kv.places(name)  # it must be one
+    try:
+        await call.node.services.kv.places(name)  # it must be one
+    except UnknownTopicOrPartition:
+        await missing_everywhere(call.broker, name)
+        raise
     await delete_topic(call.broker, name, None)
     return {"name": name, "deleted": True}
 
