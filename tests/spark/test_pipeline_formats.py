@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -20,34 +20,61 @@ from tidelog.spark.pipelines.topics import prepare
 from tidelog.spark.pipelines.trying import attempt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ORDER = {
+AVRO = {
     "type": "record", "name": "Order",
     "fields": [{"name": "id", "type": "string"}, {"name": "n", "type": "int"}],
 }  # fmt: skip
+PROTO = 'syntax = "proto3"; message Order { string id = 1; int32 n = 2; }'
+JSON = {
+    "type": "object", "required": ["id", "n"],
+    "properties": {"id": {"type": "string"}, "n": {"type": "integer"}},
+}  # fmt: skip
+PROTO_KEY = 'syntax = "proto3"; message Key { string id = 1; }'
 BATCH_SECONDS_MAX = 300
 
 
-def test_avro_is_read_written_tested_and_put_aside(
-    spark: "SparkSession", topics: Topics, topic: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "key_schema", "schema", "key_of"),
+    [
+        ("avro", '"string"', json.dumps(AVRO), lambda key: key),
+        ("protobuf", PROTO_KEY, PROTO, lambda key: {"id": key}),
+        ("json-schema", '{"type": "string"}', json.dumps(JSON), lambda key: key),
+    ],
+)
+def test_a_format_is_read_written_tested_and_put_aside(
+    spark: "SparkSession",
+    topics: Topics,
+    topic: str,
+    tmp_path: Path,
+    name: str,
+    key_schema: str,
+    schema: str,
+    key_of: "Callable[[str], Any]",
 ) -> None:
     folder = tmp_path / "copying"
     (folder / "tests" / "doubled").mkdir(parents=True)
     (folder / "doubled.sql").write_text("SELECT id, n * 2 AS n, _tombstone, _key FROM orders")
+
+    def typed(key: str) -> bytes:
+        return json.dumps(key_of(key)).encode()
+
     with registry_double() as double:
-        key = PartFormat(part="key", name="avro", url=double.url)
-        value = PartFormat(part="value", name="avro", url=double.url)
-        keys = ValueWriter(key, topic, '"string"')
-        values = ValueWriter(value, topic, json.dumps(ORDER))
-        ValueWriter(key, f"{topic}-out", '"string"')
-        ValueWriter(value, f"{topic}-out", json.dumps(ORDER))
-        source = {"topic": topic, "format": "avro", "key_format": "avro",
+        key = PartFormat(part="key", name=name, url=double.url)
+        value = PartFormat(part="value", name=name, url=double.url)
+        keys = ValueWriter(key, topic, key_schema)
+        values = ValueWriter(value, topic, schema)
+        ValueWriter(key, f"{topic}-out", key_schema)
+        ValueWriter(value, f"{topic}-out", schema)
+        source = {"topic": topic, "format": name, "key_format": name,
                   "dead_letter": f"{topic}-broken"}  # fmt: skip
-        sink = {"from": "doubled", "bucket": f"{topic}-out", "key": "_key", "format": "avro",
-                "key_format": "avro"}  # fmt: skip
+        sink = {"from": "doubled", "bucket": f"{topic}-out", "key": "_key", "format": name,
+                "key_format": name}  # fmt: skip
         document = {
             "bootstrap": topics.bootstrap, "registry": double.url,
             "topics": {topic: {"partitions": 1}, f"{topic}-out": {"partitions": 1}},
@@ -58,10 +85,10 @@ def test_avro_is_read_written_tested_and_put_aside(
         made = load(folder)
         ask(topics.bootstrap, lambda client: prepare(client, made))
         topics.put(topic, [
-            Record(key=keys.bytes_of(b"a"), value=values.bytes_of(b'{"id": "a", "n": 1}'),
+            Record(key=keys.bytes_of(typed("a")), value=values.bytes_of(b'{"id": "a", "n": 1}'),
                    timestamp_ms=NOW_MS),
-            Record(key=keys.bytes_of(b"b"), value=b"no frame", timestamp_ms=NOW_MS),
-            Record(key=keys.bytes_of(b"c"), value=None, timestamp_ms=NOW_MS),
+            Record(key=keys.bytes_of(typed("b")), value=b"no frame", timestamp_ms=NOW_MS),
+            Record(key=keys.bytes_of(typed("c")), value=None, timestamp_ms=NOW_MS),
         ])  # fmt: skip
 
         for query in start_all(spark, made):
@@ -70,17 +97,20 @@ def test_avro_is_read_written_tested_and_put_aside(
         (written,) = topics.records(f"{topic}-out").values()
         read_key, read_value = ValueReader(key), ValueReader(value)
         found = [(read_key.document(one.key), read_value.document(one.value)) for one in written]
-        assert found == [("a", {"id": "a", "n": 2}), ("c", None)]
+        assert found == [(key_of("a"), {"id": "a", "n": 2}), (key_of("c"), None)]
         broken = [one for some in topics.records(f"{topic}-broken").values() for one in some]
-        assert [(one.key, one.value) for one in broken] == [(keys.bytes_of(b"b"), b"no frame")]
+        assert [(one.key, one.value) for one in broken] == [
+            (keys.bytes_of(typed("b")), b"no frame")
+        ]
         headers = dict(broken[0].headers)
         assert headers["offset"] == b"1" and b"without a schema" in (headers["error"] or b"")
 
         test = folder / "tests" / "doubled"
-        (test / "orders.records.jsonl").write_text(
-            '{"key": "a", "value": {"id": "a", "n": 1}}\n{"key": "b", "value": "[]"}\n'
-        )
-        (test / "out.sink.jsonl").write_text('{"key": "a", "value": {"id": "a", "n": 2}}\n')
+        first = {"key": key_of("a"), "value": {"id": "a", "n": 1}}
+        second = {"key": key_of("b"), "value": "[]"}
+        (test / "orders.records.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+        wanted = {"key": key_of("a"), "value": {"id": "a", "n": 2}}
+        (test / "out.sink.jsonl").write_text(json.dumps(wanted))
         (test / "orders.dead_letter.jsonl").write_text("")
         (case,) = cases(made)
         tried = attempt(spark, made, case)

@@ -10,11 +10,18 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from tidelog.schemas.avro_documents import document_of, typed
 from tidelog.schemas.avro_items import guard
+from tidelog.schemas.codec import Codec, array_of, relaxed
+from tidelog.schemas.documents import told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Reference, Registry, Schema
+from tidelog.schemas.table import Reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 try:
     import fastavro
@@ -98,7 +105,7 @@ def reader(writer: Any, wanted: Any | None) -> Callable[[bytes], Any]:
         try:
             found = read(stream)
         except Exception as error:  # fastavro lets through whatever cut bytes make of it
-            raise DoesNotFit(f"it is no value of its Avro schema: {_told(error)}") from error
+            raise DoesNotFit(f"it is no value of its Avro schema: {told(error)}") from error
         if stream.tell() != len(payload):
             raise DoesNotFit(
                 f"{len(payload) - stream.tell()} bytes follow the value of its Avro schema"
@@ -161,11 +168,57 @@ def writer(schema: Any) -> Callable[[Any], bytes]:
         try:
             fastavro.schemaless_writer(stream, schema, value, strict_allow_default=True)
         except Exception as error:
-            raise DoesNotFit(f"the Avro schema cannot say it: {_told(error)}") from error
+            raise DoesNotFit(f"the Avro schema cannot say it: {told(error)}") from error
         return stream.getvalue()
 
     return encode
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+class AvroCodec(Codec):
+    """A schema of Avro. Columns are read without logical types: times are counts."""
+
+    label: ClassVar[str] = "Avro"
+
+    def __init__(self, schema: Schema, registry: Registry | None) -> None:
+        self._parsed, self._named = resolved(schema, registry)
+        self._plain = parsed(schema, registry, plain=True)
+        self._decode = reader(self._parsed, None)
+        self._encode = writer(self._parsed)
+
+    def document(self, payload: bytes) -> Any:
+        return self._decode(payload)
+
+    def payload(self, line: bytes) -> bytes:
+        try:
+            value = typed(self._parsed, document_of(line, self._parsed), self._named)
+        except RecursionError:
+            raise DoesNotFit("it is nested too deeply") from None
+        return self._encode(value)
+
+    def arrow_type(self) -> "pa.DataType":
+        from tidelog.schemas.avro_types import arrow_type
+
+        return arrow_type(self._parsed, self._named)
+
+    def read_all(self, payloads: Sequence[bytes], writer: Codec) -> "pa.Array":
+        assert isinstance(writer, AvroCodec)
+        values = read_many(payloads, writer._plain, self._plain)
+        if values is None:
+            decode = reader(writer._plain, self._plain)
+            values = [decode(payload) for payload in payloads]
+        return array_of(values, relaxed(self.arrow_type()))
+
+    def encode(self, values: Sequence[Any]) -> list[bytes | None]:
+        encode = writer(self._plain)
+        return [None if one is None else encode(one) for one in values]
+
+
+def open_schema(schema: Schema, registry: Registry | None, _: Reading) -> Codec:
+    return AvroCodec(schema, registry)
+
+
+def schema_text(kind: "pa.DataType", name: str) -> str:
+    """A schema that can say every value of a column."""
+    from tidelog.schemas.avro_types import avro_schema
+
+    return json.dumps(avro_schema(kind, name))

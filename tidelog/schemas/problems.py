@@ -19,12 +19,12 @@ class RegistryRefused(SchemaProblem):
         self.status = status
 
 
-class NotFramed(SchemaProblem):
-    """A record that does not begin with the id of a schema: nobody can say what it is."""
-
-
 class DoesNotFit(SchemaProblem):
     """A value that its schema cannot say, or bytes that are no such value."""
+
+
+class NotFramed(DoesNotFit):
+    """A record that does not begin with the id of a schema: nobody can say what it is."""
 
 
 def missing(package: str, what: str) -> SchemaProblem:

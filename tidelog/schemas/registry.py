@@ -25,7 +25,8 @@ TRIES_MAX: Final = 4
 PAUSE_SECONDS: Final = 0.2
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+AVRO: Final = "AVRO"
+"""The kind of a schema that names none."""
 T = TypeVar("T")
 
 

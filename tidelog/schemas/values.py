@@ -1,27 +1,15 @@
 """Single keys and values of a schema registry, as JSON that people read and type.
 
-Rule 1: what `text_of` writes, `bytes_of` reads back as the same value. Bytes are {"base64": "..."},
-        decimals are strings, times are ISO. Of a union with several types that look the same in
-        JSON, as strings and times, it is read back as the first.
-Rule 2: no value is changed to fit a schema: it is written as it is, or refused.
+Rule: what `text_of` writes, `bytes_of` reads back as the same value.
 """
 
-import base64
-import datetime
-import decimal
-import json
-import math
-import struct
-import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from tidelog.schemas import avro, framing
-from tidelog.schemas.formats import KINDS, PartFormat
+from tidelog.schemas import framing
+from tidelog.schemas.codec import Codec
+from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import DoesNotFit
 from tidelog.schemas.registry import Schema
-
-SHOWN_MAX: Final = 80
 
 
 class ValueReader:
@@ -29,234 +17,38 @@ class ValueReader:
 
     def __init__(self, form: PartFormat) -> None:
         self._form = form
-        self._decoders: dict[int, Callable[[bytes], Any]] = {}
 
     def document(self, data: bytes | None) -> Any:
-        """A value as JSON would have it."""
-        if data is None:
-            return None
-        number, payload = framing.unframe(data)
-        decode = self._decoders.get(number)
-        if decode is None:
-            known = self._form.registry()
-            schema = known.schema(number)
-            if schema.kind != KINDS[self._form.name]:
-                raise DoesNotFit(f"schema {number} is {schema.kind}, not {self._form.name}")
-            decode = self._decoders[number] = avro.reader(avro.parsed(schema, known), None)
-        try:
-            return decode(payload)
-        except DoesNotFit as problem:
-            raise DoesNotFit(f"{problem} (schema {number})") from problem
+        """A value as `documents.text` would write it."""
+        return None if data is None else self._read(data, "document")
 
     def text_of(self, data: bytes | None) -> bytes | None:
-        found = self.document(data)
-        return None if data is None else text(found)
+        """A value as JSON."""
+        return None if data is None else self._read(data, "text")
 
-
-def text(document: Any) -> bytes:
-    return json.dumps(
-        document, ensure_ascii=False, separators=(",", ":"), default=plain
-    ).encode()  # fmt: skip
-
-
-def plain(value: Any) -> Any:
-    """What JSON has no type for."""
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    return str(value)
+    def _read(self, data: bytes, how: str) -> Any:
+        number, payload = framing.unframe(data)
+        codec = self._form.writer_of(number)
+        try:
+            return getattr(codec, how)(payload)
+        except DoesNotFit as problem:
+            raise DoesNotFit(f"{problem} (schema {number})") from problem
 
 
 class ValueWriter:
     """Writes keys or values by one schema: a given one, which is registered, or one of there."""
 
     def __init__(self, form: PartFormat, topic: str | None, given: str | None) -> None:
-        known = form.registry()
-        if given is None and form.schema_id is not None:
-            self._id, schema = form.schema_id, known.schema(form.schema_id)
-        elif given is None:
-            found = known.version(form.subject_for(topic), form.version or "latest")
-            self._id, schema = found.id, found.schema
+        if given is None:
+            found = form.chosen(topic)
+            self.schema_id = found.id
+            self._codec: Codec = form.codec(found.schema)
         else:
             subject = form.subject_for(topic)
-            schema = Schema(KINDS[form.name], given)
-            avro.parsed(schema, known)  # nothing is registered that cannot be written
-            self._id = known.register(subject, schema)
-        self._schema, self._named = avro.resolved(schema, known)
-        self._encode = avro.writer(self._schema)
+            schema = Schema(form.row.kind, given)
+            self._codec = form.codec(schema)  # nothing is registered that cannot be written
+            self.schema_id = form.registry().register(subject, schema)
 
     def bytes_of(self, data: bytes | None) -> bytes | None:
-        """The record of a value in JSON; a text that is none is a string."""
-        if data is None:
-            return None
-        try:
-            value = typed(self._schema, self._document(data), self._named)
-        except RecursionError:
-            raise DoesNotFit("it is nested too deeply") from None
-        return framing.frame(self._id, self._encode(value))
-
-    def _document(self, data: bytes) -> Any:
-        try:
-            line = data.decode()
-        except UnicodeDecodeError as error:
-            raise DoesNotFit(f"it is no UTF-8: {error}") from None
-        try:
-            found = json.loads(line, parse_float=decimal.Decimal, object_pairs_hook=_members)
-        except ValueError:
-            return line
-        kinds = self._schema if isinstance(self._schema, list) else [self._schema]
-        is_string = [_kind(one) for one in kinds if one != "null"] == ["string"]
-        if is_string and not isinstance(found, str) and not (found is None and "null" in kinds):
-            return line  # 1.10 is the string 1.10, not 1.1
-        return found
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DoesNotFit(f"an object has {twice!r} twice")
-    return found
-
-
-def _kind(node: Any) -> Any:
-    return node["type"] if isinstance(node, dict) else node
-
-
-# Values of JSON, in which numbers with a fraction are decimals.
-
-
-def typed(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
-    """A value of JSON as Avro's types have it; DoesNotFit if they have it not as it is."""
-    if isinstance(node, list):
-        return _of_union(node, value, named)
-    while isinstance(node, str) and node in named:
-        node = named[node]
-    kind = _kind(node)
-    logical = node.get("logicalType") if isinstance(node, dict) else None
-    if logical is not None:
-        made = _logical(logical, kind, node, value)
-        if made is not None:
-            return made
-    match kind, value:
-        case "record" | "error", dict():
-            return _record(node, value, named)
-        case "array", list():
-            return [typed(node["items"], one, named) for one in value]
-        case "map", dict():
-            return {name: typed(node["values"], one, named) for name, one in value.items()}
-        case ("null", None) | ("boolean", bool()) | ("string", str()):
-            return value
-        case "enum", str() if value in node["symbols"]:
-            return value
-        case (("int" | "long"), int()) if type(value) is int and _is_long(value, kind):
-            return value
-        case (("float" | "double"), int() | float() | decimal.Decimal()) if type(value) is not bool:
-            return _float(value, kind)
-        case (("bytes" | "fixed"), (str() | dict())):
-            return _bytes(value)
-    raise _misfit(value, kind)
-
-
-def _of_union(node: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
-    """By the first of several types that has the value."""
-    if value is None and "null" in node:
-        return None
-    others = [one for one in node if one != "null"]
-    for one in others[:-1]:
-        try:
-            return typed(one, value, named)
-        except DoesNotFit:
-            continue
-    if not others:
-        raise _misfit(value, "null")
-    return typed(others[-1], value, named)
-
-
-def _record(node: Any, value: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {one["name"]: one["type"] for one in node["fields"]}
-    if unknown := sorted(value.keys() - fields.keys()):
-        raise DoesNotFit(f"the schema has no field {unknown[0]!r}; it has {', '.join(fields)}")
-    return {name: typed(fields[name], one, named) for name, one in value.items()}
-
-
-def _is_long(value: int, kind: str) -> bool:
-    limit = 2**31 if kind == "int" else 2**63
-    return -limit <= value < limit
-
-
-def _float(value: float | decimal.Decimal, kind: str) -> float:
-    """The nearest number; infinity only for itself, as `text_of` writes it."""
-    try:
-        found = float(value)
-        if kind == "float":
-            struct.pack("<f", found)
-    except OverflowError:
-        raise _misfit(value, kind) from None
-    if math.isinf(found) and not isinstance(value, float):
-        raise _misfit(value, kind)
-    return found
-
-
-def _logical(logical: str, kind: str, node: Any, value: Any) -> Any:
-    """A value of a logical type; None if it is to be one of the plain type."""
-    try:
-        if logical == "decimal" and kind in ("bytes", "fixed"):
-            return _decimal(node, value)
-        if not isinstance(value, str):
-            return None
-        if logical == "uuid":
-            uuid.UUID(value)  # or nobody could read it
-            return None
-        if logical == "date":
-            return datetime.date.fromisoformat(value)
-        made: datetime.datetime | datetime.time
-        if logical in TIMESTAMPS:
-            made = datetime.datetime.fromisoformat(value)
-        elif logical in TIMES:
-            made = datetime.time.fromisoformat(value)
-        else:
-            return None
-    except (ValueError, ArithmeticError) as error:
-        raise DoesNotFit(f"{value!r} is no {logical}: {error}") from error
-    if made.tzinfo is not None and not logical.startswith("timestamp-"):
-        raise DoesNotFit(f"{value!r} is no {logical}: it names a zone, and the schema has none")
-    if logical.endswith("-millis") and made.microsecond % 1000:
-        raise DoesNotFit(f"{value!r} is no {logical}: it has parts of a millisecond")
-    return made
-
-
-TIMESTAMPS: Final = (
-    "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros",
-)  # fmt: skip
-TIMES: Final = ("time-millis", "time-micros")
-
-
-def _decimal(node: Any, value: Any) -> decimal.Decimal:
-    if isinstance(value, bool) or not isinstance(value, str | int | decimal.Decimal):
-        raise _misfit(value, "decimal")
-    found, scale = decimal.Decimal(value), node.get("scale", 0)
-    if not found.is_finite() or (found and found.adjusted() >= node["precision"] - scale):
-        raise _misfit(value, f"decimal of {node['precision']} digits, {scale} after the point")
-    return found
-
-
-def _bytes(value: Any) -> bytes:
-    try:
-        if isinstance(value, str):
-            return value.encode()
-        if value.keys() == {"base64"}:
-            return base64.b64decode(value["base64"], validate=True)
-    except (ValueError, TypeError) as error:
-        raise DoesNotFit(f"{value!r} is no text or base64: {error}") from None
-    raise _misfit(value, "bytes")
-
-
-def _misfit(value: Any, kind: Any) -> DoesNotFit:
-    shown = text(value).decode(errors="replace") if isinstance(value, dict | list) else str(value)
-    if isinstance(value, str):
-        shown = repr(value)
-    shown = shown if len(shown) <= SHOWN_MAX else shown[:SHOWN_MAX] + "..."
-    return DoesNotFit(f"{shown} is no {kind}, which the Avro schema has there")
+        """The record of a value in JSON."""
+        return None if data is None else framing.frame(self.schema_id, self._codec.payload(data))

@@ -18,26 +18,27 @@ from tidelog.client.cluster import parse_bootstrap
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
-from tidelog.schemas.formats import KINDS, PartFormat
+from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.subjects import SubjectStrategy
+from tidelog.schemas.table import FORMATS
 from tidelog.spark.json_times import Misread, zone
 from tidelog.spark.ranges import EARLIEST, LATEST, Offsets, from_json
 
 T = TypeVar("T")
 
-FORMATS: Final = frozenset({
+FORMAT_OPTIONS: Final = frozenset({
     "valueFormat", "keyFormat", "timeZone", "schema.registry.url",
     "schema.registry.basic.auth.user.info", "schema.subject.strategy", "value.subject",
     "key.subject", "value.schema.id", "key.schema.id", "value.schema.version",
-    "key.schema.version",
+    "key.schema.version", "value.message", "key.message",
 })  # fmt: skip
-READ: Final = FORMATS | frozenset({
+READ: Final = FORMAT_OPTIONS | frozenset({
     "assign", "subscribe", "subscribePattern",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix", "commitOffsets",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms", "history",
+    "partition.metadata.cache.ttl.ms", "history", "schema.validate",
     "archive.warehouse", "archive.catalog",
 })  # fmt: skip
 READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
@@ -47,7 +48,7 @@ READ_STREAM: Final = READ | {
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 }
-WRITE: Final = FORMATS | frozenset({
+WRITE: Final = FORMAT_OPTIONS | frozenset({
     "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
     "verifyReplays", "schema.auto.register",
 })  # fmt: skip
@@ -254,7 +255,7 @@ class _Given:
         """How keys or values are written; what a registry knows needs its address."""
         name = self.choice(f"{part}Format", {one: one for one in names}, "binary")
         url = self.get("schema.registry.url")
-        if name in KINDS and url is None:
+        if name in FORMATS and url is None:
             raise ConfigError(f"{part}Format={name} needs schema.registry.url")
         return PartFormat(
             part=part, name=name, url=url or "",
@@ -266,6 +267,8 @@ class _Given:
             schema_id=self.number(f"{part}.schema.id"),
             version=self.number(f"{part}.schema.version", least=1),
             auto_register=self.flag("schema.auto.register", False),
+            message=self.get(f"{part}.message"),
+            validates=self.flag("schema.validate", True),
         )  # fmt: skip
 
     def time_zone(self) -> str:
@@ -330,8 +333,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         idle_seconds_max=given.count("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
         timeout_seconds=given.timeout_seconds(),
         value_is_json=given.text("valueFormat", "binary").lower() == "json",
-        value_format=given.part_format("value", ("binary", "json", *KINDS)),
-        key_format=given.part_format("key", ("binary", *KINDS)),
+        value_format=given.part_format("value", ("binary", "json", *FORMATS)),
+        key_format=given.part_format("key", ("binary", *FORMATS)),
         time_zone=given.time_zone(),
         archive=_archive(given),
     )
@@ -375,8 +378,8 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         timeout_seconds=given.timeout_seconds(),
         keeps_timestamps=given.flag("includeTimestamp", False),
         value_is_json=given.text("valueFormat", "binary").lower() == "json",
-        value_format=given.part_format("value", ("binary", "json", *KINDS)),
-        key_format=given.part_format("key", ("binary", *KINDS)),
+        value_format=given.part_format("value", ("binary", "json", *FORMATS)),
+        key_format=given.part_format("key", ("binary", *FORMATS)),
         time_zone=given.time_zone(),
     )
 

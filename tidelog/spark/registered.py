@@ -6,23 +6,22 @@ Rule 2: a record that cannot be read never becomes a null in silence: it fails t
         in `_corrupt_record`. A failure of the registry always fails the task.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 
 from tidelog.errors import ConfigError
-from tidelog.schemas import avro, framing
-from tidelog.schemas.formats import KINDS, PartFormat
+from tidelog.schemas import framing
+from tidelog.schemas.codec import relaxed
+from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import DoesNotFit, NotFramed, RegistryRefused, SchemaProblem
-from tidelog.schemas.registry import AVRO, Schema
-from tidelog.spark.avro_fitting import fitted
-from tidelog.spark.avro_types import arrow_type, avro_schema
+from tidelog.schemas.registry import Schema
 from tidelog.spark.columns import SPARK
 from tidelog.spark.json_reading import CORRUPT
 from tidelog.spark.options import WriteOptions
@@ -41,7 +40,7 @@ class PartReader:
     @property
     def arrow(self) -> pa.DataType:
         """The type of the values as they are read; casts make it Spark's."""
-        return arrow_type(*avro.resolved(self.schema, self.form.registry()))
+        return relaxed(self.form.codec(self.schema).arrow_type())
 
     @property
     def spark_type(self) -> spark.DataType:
@@ -49,92 +48,79 @@ class PartReader:
 
     def read(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """The values, and by row why one could not be read."""
-        documents = values.to_pylist()
-        found: list[Any] = [None] * len(documents)
         reasons: dict[int, str] = {}
         parts: dict[int, list[int]] = {}
-        payloads: dict[int, bytes] = {}
-        for row, data in enumerate(documents):
+        payloads: dict[int, list[bytes]] = {}
+        for row, data in enumerate(values.to_pylist()):
             if data is None:
                 continue
             try:
-                number, payloads[row] = framing.unframe(data)
-                parts.setdefault(number, []).append(row)
+                number, payload = framing.unframe(data)
             except NotFramed as problem:
                 reasons[row] = str(problem)
+                continue
+            parts.setdefault(number, []).append(row)
+            payloads.setdefault(number, []).append(payload)
+        pieces: list[pa.Array] = []
+        order: list[int] = []
         for number, rows in parts.items():
-            self._read_part(number, rows, payloads, found, reasons)
-        return self._column(found, reasons), reasons
-
-    def _column(self, found: list[Any], reasons: dict[int, str]) -> pa.Array:
-        """Values as Spark's type has them; one that it has not gets a reason instead."""
-        arrow, wanted = self.arrow, to_arrow_type(self.spark_type, timezone="UTC")
-        try:
-            return pa.array(found, arrow).cast(wanted)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            pass
-        for row, value in enumerate(found):
             try:
-                pa.array([value], arrow).cast(wanted)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                found[row], reasons[row] = None, f"Spark has no such value: {error}"
-        return pa.array(found, arrow).cast(wanted)
+                found, broken = self._read_part(number, payloads[number])
+            except DoesNotFit as problem:
+                reasons.update(dict.fromkeys(rows, str(problem)))
+                continue
+            pieces += found
+            order += rows
+            reasons |= {rows[at]: why for at, why in broken.items()}
+        return self._column(pieces, order, len(values), reasons), reasons
 
     def _read_part(
-        self,
-        number: int,
-        rows: list[int],
-        payloads: dict[int, bytes],
-        found: list[Any],
-        reasons: dict[int, str],
-    ) -> None:
-        """Read what was written with one schema: all at once, or one by one if one is broken."""
+        self, number: int, payloads: list[bytes]
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        """What was written with one schema."""
         try:
-            writer = self._writer(number)
-        except DoesNotFit as problem:
-            reasons.update(dict.fromkeys(rows, str(problem)))
-            return
-        wanted = self._wanted()
-        at_once = avro.read_many([payloads[row] for row in rows], writer, wanted)
-        if at_once is not None:
-            for row, value in zip(rows, at_once, strict=True):
-                found[row] = value
-            return
-        decode = avro.reader(writer, wanted)
-        for row in rows:
-            try:
-                found[row] = decode(payloads[row])
-            except DoesNotFit as problem:
-                reasons[row] = f"{problem} (schema {number})"
-
-    def _wanted(self) -> Any:
-        return avro.parsed(self.schema, self.form.registry(), plain=True)
-
-    def _writer(self, number: int) -> Any:
-        known = self.form.registry()
-        try:
-            schema = known.schema(number)
+            writer = self.form.writer_of(number)
         except RegistryRefused as error:
             if error.status != NOT_FOUND:
                 raise
             raise DoesNotFit(str(error)) from error
-        if schema.kind != KINDS[self.form.name]:
-            raise DoesNotFit(
-                f"schema {number} is {schema.kind}; set {self.form.part}Format accordingly"
+        pieces, broken = self.form.codec(self.schema).read(payloads, writer)
+        return pieces, {at: f"{why} (schema {number})" for at, why in broken.items()}
+
+    def _column(
+        self, pieces: list[pa.Array], order: list[int], count: int, reasons: dict[int, str]
+    ) -> pa.Array:
+        """The pieces as one column in the order of the rows, in Spark's type.
+
+        A value that Spark's type does not have gets a reason instead.
+        """
+        arrow, wanted = self.arrow, to_arrow_type(self.spark_type, timezone="UTC")
+        made = pa.concat_arrays(pieces) if pieces else pa.array([], arrow)
+        try:
+            made = made.cast(wanted)
+        except pa.ArrowInvalid:
+            made = pa.concat_arrays(
+                [_cast_one(made[at : at + 1], wanted, row, reasons) for at, row in enumerate(order)]
             )
-        return avro.parsed(schema, known, plain=True)
+        if order == list(range(count)):
+            return made
+        places = np.full(count, -1)
+        places[order] = range(len(order))
+        return made.take(pa.array(places, mask=places < 0))
+
+
+def _cast_one(value: pa.Array, wanted: pa.DataType, row: int, reasons: dict[int, str]) -> pa.Array:
+    try:
+        return value.cast(wanted)
+    except pa.ArrowInvalid as error:
+        reasons[row] = f"Spark has no such value: {error}"
+        return pa.nulls(1, wanted)
 
 
 def part_reader(form: PartFormat, topic: str | None) -> PartReader:
     """Settle what is read with: the schema that is named, or the latest of the subject."""
-    known = form.registry()
-    if form.schema_id is not None:
-        schema = known.schema(form.schema_id)
-    else:
-        subject = form.subject_for(topic)
-        schema = known.version(subject, form.version or "latest").schema
-    if schema.kind != KINDS[form.name]:
-        raise ConfigError(f"{form.part}Format={form.name}, but the registry has {schema.kind}")
+    schema = form.chosen(topic).schema
+    form.codec(schema)  # a schema that cannot be read with is told before any task starts
     return PartReader(form, schema)
 
 
@@ -147,16 +133,9 @@ class PartWriter:
     schema: Schema
 
     def write(self, column: pa.Array) -> pa.Array:
-        known = self.form.registry()
-        encode = avro.writer(avro.parsed(self.schema, known, plain=True))
         head = framing.frame(self.schema_id, b"")
-        fits = fitted(column, *avro.resolved(self.schema, known))
-        try:
-            values = fits.to_pylist(maps_as_pydicts="strict")
-        except (KeyError, ValueError) as error:
-            raise DoesNotFit(f"a map has a key twice: {error}") from error
-        made = [None if one is None else head + encode(one) for one in values]
-        return pa.array(made, pa.binary())
+        payloads = self.form.codec(self.schema).write(column)
+        return pa.array([None if one is None else head + one for one in payloads], pa.binary())
 
 
 def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> PartWriter:
@@ -169,7 +148,9 @@ def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> Pa
     name = name if not name[0].isdigit() else f"_{name}"
     subject = form.subject_for(topic, name)
     if form.auto_register:
-        schema = Schema(AVRO, json.dumps(avro_schema(kind, name)))
+        text = form.row.schema_text(to_arrow_type(kind, timezone="UTC"), name)
+        schema = Schema(form.row.kind, text)
+        form.codec(schema)
         return PartWriter(form, known.register(subject, schema), schema)
     try:
         found = known.version(subject, form.version or "latest")
@@ -180,6 +161,7 @@ def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> Pa
             f"{error}. Subject {subject} has no schema: register one, or set "
             "schema.auto.register=true"
         ) from error
+    form.codec(found.schema)
     return PartWriter(form, found.id, found.schema)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from tidelog.errors import ConfigError
-from tidelog.schemas.formats import KINDS
+from tidelog.schemas.table import FORMATS
 from tidelog.spark.batch import BatchReader, FilteringReader
 from tidelog.spark.columns import PLAIN
 from tidelog.spark.options import (
@@ -119,7 +119,7 @@ class TidelogSource(DataSource):
     def _names_a_registered_format(self) -> bool:
         return any(
             name.removeprefix(OPTION_PREFIX).lower() in ("valueformat", "keyformat")
-            and text.lower() in KINDS
+            and text.lower() in FORMATS
             for name, text in self.options.items()
         )
 

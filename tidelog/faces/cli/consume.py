@@ -22,10 +22,10 @@ from tidelog.faces.cli.common import (
     standard_output,
 )
 from tidelog.faces.cli.schemas import (
+    BYTES,
     KeyFormat,
     SchemaRegistry,
     SchemaRegistryUser,
-    ValueForm,
     ValueFormat,
     part_format,
 )
@@ -178,8 +178,8 @@ def consume(
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="Whether open transactions are shown.")
     ] = Isolation.UNCOMMITTED,
-    value_format: ValueFormat = ValueForm.BYTES,
-    key_format: KeyFormat = ValueForm.BYTES,
+    value_format: ValueFormat = BYTES,
+    key_format: KeyFormat = BYTES,
     schema_registry: SchemaRegistry = "",
     schema_registry_user: SchemaRegistryUser = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -237,9 +237,7 @@ def consume(
         )
 
 
-def value_readers(
-    key: ValueForm, value: ValueForm, url: str, user: str
-) -> "Mapping[str, ValueReader]":
+def value_readers(key: str, value: str, url: str, user: str) -> "Mapping[str, ValueReader]":
     forms = {
         "key": part_format("key", key, url, user),
         "value": part_format("value", value, url, user),

@@ -27,10 +27,10 @@ from tidelog.faces.cli.common import (
     run,
 )
 from tidelog.faces.cli.schemas import (
+    BYTES,
     KeyFormat,
     SchemaRegistry,
     SchemaRegistryUser,
-    ValueForm,
     ValueFormat,
     part_format,
 )
@@ -135,15 +135,31 @@ def produce(
         float | None,
         typer.Option("--rate", metavar="N", min=0.001, help="At most N records per second."),
     ] = None,
-    value_format: ValueFormat = ValueForm.BYTES,
+    value_format: ValueFormat = BYTES,
     value_schema: Annotated[
         Path | None,
         typer.Option("--value-schema", metavar="F", help="Register it; else the latest is used."),
     ] = None,
-    key_format: KeyFormat = ValueForm.BYTES,
+    key_format: KeyFormat = BYTES,
     key_schema: Annotated[
         Path | None,
         typer.Option("--key-schema", metavar="F", help="Register it; else the latest is used."),
+    ] = None,
+    value_message: Annotated[
+        str | None,
+        typer.Option(
+            "--value-message",
+            metavar="NAME",
+            help="Which message of a Protobuf schema; else its first one.",
+        ),
+    ] = None,
+    key_message: Annotated[
+        str | None,
+        typer.Option(
+            "--key-message",
+            metavar="NAME",
+            help="Which message of a Protobuf schema; else its first one.",
+        ),
     ] = None,
     schema_registry: SchemaRegistry = "",
     schema_registry_user: SchemaRegistryUser = "",
@@ -165,6 +181,7 @@ def produce(
       tidelog produce users --key 42 --tombstone
       tidelog produce events --file events.txt --key-separator :
       tidelog produce orders --value-format avro --value-schema order.avsc --schema-registry URL
+      tidelog produce orders --value-format protobuf --value-schema order.proto
       tidelog consume old --no-follow --json | tidelog produce new --format json
     """
     if sum((value is not None, file is not None, tombstone)) > 1:
@@ -181,8 +198,11 @@ def produce(
     named = key_values(header or [], "--header")
     headers = tuple((name, os.fsencode(text)) for name, text in named)
     forms = {
-        "key": part_format("key", key_format, schema_registry, schema_registry_user),
-        "value": part_format("value", value_format, schema_registry, schema_registry_user),
+        part: part_format(part, form, schema_registry, schema_registry_user, message)
+        for part, form, message in (
+            ("key", key_format, key_message),
+            ("value", value_format, value_message),
+        )
     }
     writers = _writers(topic, forms, {"key": key_schema, "value": value_schema})
     plan = Plan(

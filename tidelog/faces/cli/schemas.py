@@ -1,28 +1,34 @@
 """Options of `consume` and `produce` about schema registries."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import click
 import typer
 
 from tidelog.faces.cli.common import UsageError
+from tidelog.schemas.table import FORMATS
 
 if TYPE_CHECKING:
     from tidelog.schemas.formats import PartFormat
 
-
-class ValueForm(StrEnum):
-    """How keys or values are written."""
-
-    BYTES = "bytes"
-    AVRO = "avro"
-
+BYTES: Final = "bytes"
+_CHOICE: Final = click.Choice([BYTES, *FORMATS])
 
 ValueFormat = Annotated[
-    ValueForm, typer.Option("--value-format", help="How values are written; avro needs a registry.")
+    str,
+    typer.Option(
+        "--value-format",
+        click_type=_CHOICE,
+        help="How values are written; all but bytes need a schema registry.",
+    ),
 ]
 KeyFormat = Annotated[
-    ValueForm, typer.Option("--key-format", help="How keys are written; avro needs a registry.")
+    str,
+    typer.Option(
+        "--key-format",
+        click_type=_CHOICE,
+        help="How keys are written; all but bytes need a schema registry.",
+    ),
 ]
 SchemaRegistry = Annotated[
     str,
@@ -44,12 +50,16 @@ SchemaRegistryUser = Annotated[
 ]
 
 
-def part_format(part: str, form: ValueForm, url: str, user: str) -> "PartFormat | None":
+def part_format(
+    part: str, form: str, url: str, user: str, message: str | None = None
+) -> "PartFormat | None":
     """How keys or values are written; None for bytes as they are."""
-    if form is ValueForm.BYTES:
+    if form == BYTES:
+        if message is not None:
+            raise UsageError(f"--{part}-message needs --{part}-format protobuf")
         return None
     if not url:
-        raise UsageError(f"--{part}-format {form.value} needs --schema-registry URL")
+        raise UsageError(f"--{part}-format {form} needs --schema-registry URL")
     from tidelog.schemas.formats import PartFormat
 
-    return PartFormat(part=part, name=form.value, url=url, user_info=user or None)
+    return PartFormat(part=part, name=form, url=url, user_info=user or None, message=message)

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct, field
 
 from tidelog.config.setting import similar
-from tidelog.schemas.formats import KINDS
+from tidelog.schemas.table import FORMATS
 from tidelog.spark.pipelines import documents
 from tidelog.spark.pipelines.documents import SpecError as SpecError
 from tidelog.spark.tables.layout import Layout, LayoutError
@@ -357,13 +357,13 @@ def _check_formats(where: str, entry: Source | Sink, registry: str) -> None:
     """Formats of keys and values need a registry; a writer's options cannot name them apart."""
     options = {name.lower(): text for name, text in entry.options.items()}
     for key, form in (("format", entry.format), ("key_format", entry.key_format)):
-        if form and form not in KINDS:
-            raise SpecError(f"{where}.{key} is {form!r}; it must be {' or '.join(KINDS)}")
+        if form and form not in FORMATS:
+            raise SpecError(f"{where}.{key} is {form!r}; it must be {' or '.join(FORMATS)}")
         if form and not registry and "schema.registry.url" not in options:
             raise SpecError(f"registry is missing: {where}.{key} needs the URL of a registry")
     for name, key in (("valueFormat", "format"), ("keyFormat", "key_format")):
         form = str(options.get(name.lower(), ""))
-        if form in KINDS and (isinstance(entry, Sink) or entry.format or entry.key_format):
+        if form in FORMATS and (isinstance(entry, Sink) or entry.format or entry.key_format):
             raise SpecError(f"{where}.options.{name}: say `{key}: {form}` instead")
 
 

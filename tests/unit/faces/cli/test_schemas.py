@@ -94,3 +94,42 @@ def test_a_file_that_is_no_schema_is_told_and_not_registered(tidelog, broker, re
         made = tidelog("produce", "orders", "--value-format", "avro", "--value-schema", schema)
         assert made.code == 1 and words in made.err and "bug" not in made.err
     assert registry.subjects == {}
+
+
+PROTO = """
+syntax = "proto3";
+message First { int32 n = 1; }
+message Order { string id = 1; bytes data = 2; uint64 total = 3; }
+"""
+JSON = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "number"}}}
+
+
+@pytest.mark.parametrize(("name", "text", "value", "more"), [
+    ("protobuf", PROTO, {"id": "a", "data": "/w==", "total": "18446744073709551615"},
+     ("--value-message", "Order")),
+    ("json-schema", json.dumps(JSON), {"id": "a", "n": 1.5}, ()),
+])  # fmt: skip
+def test_other_formats_are_produced_and_consumed_the_same_way(
+    tidelog, broker, registry, tmp_path, name, text, value, more
+):
+    schema = tmp_path / "schema"
+    schema.write_text(text)
+    key = tmp_path / "key"
+    key.write_text('{"type": "string"}')
+    formats = ("--value-format", name, "--key-format", "json-schema")
+    made = tidelog("produce", "orders", "--key", "k", *formats, "--value-schema", schema,
+                   "--key-schema", key, *more, stdin=json.dumps(value).encode())  # fmt: skip
+    assert made.code == 0, made.err
+
+    shown = tidelog("consume", "orders", "--no-follow", "--json", *formats)
+    found = json.loads(shown.out)
+    assert (found["key"], found["value"]) == ("k", value)
+    wrong = tidelog("produce", "orders", "--key", "k", *formats, *more, stdin=b'{"id": 1}')
+    assert wrong.code == 1 and "line 1: the" in wrong.err and "id" in wrong.err
+    other = tidelog("consume", "orders", "--no-follow", "--value-format", "avro")
+    assert other.code == 1 and f"set valueFormat={name}" in other.err
+
+
+def test_a_message_needs_its_format(tidelog, broker):
+    result = tidelog("produce", "orders", "--value-message", "Order", "--value", "x")
+    assert result.code != 0 and "--value-message needs --value-format protobuf" in result.err

@@ -1,4 +1,4 @@
-"""Avro's types as Arrow's, and Spark's as Avro's.
+"""Avro's types as Arrow's, and back.
 
 | Avro | Spark | | Avro | Spark |
 |---|---|---|---|---|
@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import types as spark
 
 from tidelog.errors import ConfigError
 
@@ -74,54 +73,57 @@ def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -
         case "record" | "error":
             inside = (*around, node["name"])
             return pa.struct([
-                pa.field(one["name"], _arrow(one["type"], named, f"{at}.{one['name']}", inside))
+                _field(one["name"], one["type"], named, f"{at}.{one['name']}", inside)
                 for one in node["fields"]
             ])  # fmt: skip
         case "array":
-            return pa.list_(_arrow(node["items"], named, f"{at}[]", around))
+            return pa.list_(_field("item", node["items"], named, f"{at}[]", around))
         case "map":
-            return pa.map_(pa.string(), _arrow(node["values"], named, f"{at}{{}}", around))
+            return pa.map_(pa.string(), _field("value", node["values"], named, f"{at}{{}}", around))
     return _arrow(kind, named, at, around)
 
 
-def avro_schema(kind: spark.DataType, name: str) -> Any:
+def _field(
+    name: str, node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]
+) -> pa.Field:
+    kind = _arrow(node, named, at, around)
+    is_nullable = pa.types.is_null(kind) or (isinstance(node, list) and "null" in node)
+    return pa.field(name, kind, nullable=is_nullable)
+
+
+def avro_schema(kind: pa.DataType, name: str) -> Any:
     """A schema that can say every value of a type; all of it may be null but the whole."""
-    match kind:
-        case spark.StructType():
-            return {
-                "type": "record", "name": name,
-                "fields": [
-                    {
-                        "name": field.name,
-                        "type": ["null", avro_schema(field.dataType, f"{name}_{field.name}")],
-                        "default": None,
-                    }
-                    for field in kind.fields
-                ],
-            }  # fmt: skip
-        case spark.ArrayType():
-            return {
-                "type": "array",
-                "items": ["null", avro_schema(kind.elementType, f"{name}_item")],
-            }
-        case spark.MapType() if isinstance(kind.keyType, spark.StringType):
-            return {"type": "map", "values": ["null", avro_schema(kind.valueType, f"{name}_value")]}
-        case spark.DecimalType():
-            return {
-                "type": "bytes", "logicalType": "decimal",
-                "precision": kind.precision, "scale": kind.scale,
-            }  # fmt: skip
-    found = _OF_SPARK.get(type(kind))
+    types = pa.types
+    if types.is_struct(kind):
+        return {
+            "type": "record", "name": name,
+            "fields": [
+                {
+                    "name": one.name, "type": ["null", avro_schema(one.type, f"{name}_{one.name}")],
+                    "default": None,
+                }
+                for one in kind
+            ],
+        }  # fmt: skip
+    if types.is_list(kind):
+        return {"type": "array", "items": ["null", avro_schema(kind.value_type, f"{name}_item")]}
+    if types.is_map(kind) and types.is_string(kind.key_type):
+        return {"type": "map", "values": ["null", avro_schema(kind.item_type, f"{name}_value")]}
+    if types.is_decimal(kind):
+        return {
+            "type": "bytes", "logicalType": "decimal",
+            "precision": kind.precision, "scale": kind.scale,
+        }  # fmt: skip
+    found = _OF_ARROW.get(kind)
     if found is None:
-        raise ConfigError(f"Avro has no type for {kind.simpleString()} ({name}); cast it")
+        raise ConfigError(f"Avro has no type for {kind} ({name}); cast it")
     return found
 
 
-_OF_SPARK: Final[dict[type[spark.DataType], Any]] = {
-    spark.BooleanType: "boolean", spark.ByteType: "int", spark.ShortType: "int",
-    spark.IntegerType: "int", spark.LongType: "long", spark.FloatType: "float",
-    spark.DoubleType: "double", spark.StringType: "string", spark.BinaryType: "bytes",
-    spark.DateType: {"type": "int", "logicalType": "date"},
-    spark.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
-    spark.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+_OF_ARROW: Final[dict[pa.DataType, Any]] = {
+    pa.bool_(): "boolean", pa.int8(): "int", pa.int16(): "int", pa.int32(): "int",
+    pa.int64(): "long", pa.float32(): "float", pa.float64(): "double", pa.string(): "string",
+    pa.binary(): "bytes", pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.timestamp("us", "UTC"): {"type": "long", "logicalType": "timestamp-micros"},
+    pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
 }  # fmt: skip

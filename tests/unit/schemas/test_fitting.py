@@ -7,8 +7,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from tidelog.schemas.avro_types import arrow_type
+from tidelog.schemas.fitting import fitted
 from tidelog.schemas.problems import DoesNotFit
-from tidelog.spark.avro_fitting import fitted
 
 MS = {"type": "long", "logicalType": "timestamp-millis"}
 US = {"type": "long", "logicalType": "timestamp-micros"}
@@ -23,7 +24,7 @@ def fit(kind, values, wanted):
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": wanted}]}
     node = fastavro.parse_schema(record, named_schemas=named)
     column = pa.array([{"a": value} for value in values], pa.struct([("a", kind)]))
-    made = fitted(column, node, named)
+    made = fitted(column, arrow_type(node, named), "Avro")
     made.validate(full=True)
     return [row["a"] for row in made.to_pylist(maps_as_pydicts="strict")]
 
@@ -85,17 +86,24 @@ def test_times_are_counts_and_numbers_as_wide_as_the_schema_says(kind, value, wa
 def test_years_that_python_has_not_are_written():
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": US}]}
     times = pa.array([2**62, -(2**62)]).cast(TIME)
-    made = fitted(pa.StructArray.from_arrays([times], ["a"]), fastavro.parse_schema(record), {})
+    made = fitted(
+        pa.StructArray.from_arrays([times], ["a"]),
+        arrow_type(fastavro.parse_schema(record)),
+        "Avro",
+    )
     assert made.to_pylist() == [{"a": 2**62}, {"a": -(2**62)}]
 
 
 def test_a_field_that_the_schema_has_not_is_refused():
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
     with pytest.raises(DoesNotFit, match="it has no field b"):
-        fitted(pa.array([{"a": 1, "b": 2}]), fastavro.parse_schema(record), {})
+        fitted(pa.array([{"a": 1, "b": 2}]), arrow_type(fastavro.parse_schema(record)), "Avro")
 
 
 def test_a_slice_of_a_column_has_its_own_rows():
     record = {"type": "array", "items": MS}
     column = pa.array([[1000], None, [2000, 3000]], pa.list_(TIME)).slice(1)
-    assert fitted(column, fastavro.parse_schema(record), {}).to_pylist() == [None, [2, 3]]
+    assert fitted(column, arrow_type(fastavro.parse_schema(record)), "Avro").to_pylist() == [
+        None,
+        [2, 3],
+    ]

@@ -1,0 +1,418 @@
+"""Messages of Protobuf as JSON and as columns."""
+
+import base64
+import datetime
+import decimal
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2
+
+from tests.unit.schemas.double import registry_double
+from tidelog.errors import ConfigError
+from tidelog.schemas import protoc
+from tidelog.schemas.codec import relaxed
+from tidelog.schemas.formats import PartFormat
+from tidelog.schemas.framing import frame, frame_indexes
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem
+from tidelog.schemas.protobuf import ProtobufCodec
+from tidelog.schemas.registry import Reference, Registry, Schema
+from tidelog.schemas.table import FORMATS, Reading
+from tidelog.schemas.values import ValueReader, ValueWriter
+
+EVERY = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/struct.proto";
+enum Size { SMALL = 0; LARGE = 5; }
+message Line { string sku = 1; optional int32 n = 2; }
+message Order {
+  string id = 1; bytes data = 2; bool paid = 3; double price = 4; float rate = 5;
+  int32 a = 6; sint64 b = 7; uint32 c = 8; fixed64 d = 9;
+  Size size = 10;
+  repeated Line lines = 11;
+  map<string, Line> by_name = 12;
+  map<int32, uint64> counts = 13;
+  google.protobuf.Timestamp at = 14;
+  google.protobuf.Duration took = 15;
+  google.protobuf.Int64Value maybe = 16;
+  google.protobuf.Struct more = 17;
+  oneof how { string card = 18; Line cash = 19; }
+  repeated string tags = 20;
+}
+"""
+ROW = {
+    "id": "x",
+    "data": b"\xff",
+    "paid": True,
+    "price": 1.5,
+    "rate": 0.5,
+    "a": -1,
+    "b": -(2**63),
+    "c": 2**32 - 1,
+    "d": decimal.Decimal(2**64 - 1),
+    "size": "LARGE",
+    "lines": [{"sku": "s", "n": None}, {"sku": "", "n": 0}],
+    "by_name": [("k", {"sku": "m", "n": 3})],
+    "counts": [(-7, decimal.Decimal(2**64 - 1))],
+    "at": datetime.datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=datetime.UTC),
+    "took": datetime.timedelta(microseconds=-1_500_000),
+    "maybe": 0,
+    "more": '{"k":[1.5,null]}',
+    "card": None,
+    "cash": {"sku": "c", "n": None},
+    "tags": ["u", ""],
+}
+
+
+def codec(text, message=None):
+    return ProtobufCodec(Schema("PROTOBUF", text), None, Reading(message=message))
+
+
+def proto(body, name="M"):
+    return codec(f'syntax = "proto3"; message {name} {{ {body} }}', name)
+
+
+def column(made, rows):
+    return pa.array(rows, made.arrow_type())
+
+
+def reread(made, rows, wanted=None):
+    payloads = made.write(column(made, rows))
+    pieces, reasons = (wanted or made).read(payloads, made)
+    found = pa.concat_arrays(pieces)
+    found.validate(full=True)
+    return found.to_pylist(), reasons
+
+
+@pytest.fixture(scope="module")
+def order():
+    return codec(EVERY, "Order")
+
+
+def test_every_type_becomes_one_of_spark_and_comes_back(order):
+    found, reasons = reread(order, [ROW])
+    assert found == [ROW] and not reasons
+
+
+def test_what_is_absent_is_null_where_the_message_can_tell_and_the_default_elsewhere(order):
+    ((empty,), _) = reread(
+        order,
+        [
+            {
+                "id": "",
+                "data": b"",
+                "paid": False,
+                "price": 0.0,
+                "rate": 0.0,
+                "a": 0,
+                "b": 0,
+                "c": 0,
+                "d": decimal.Decimal(0),
+                "size": "SMALL",
+                "lines": [],
+                "by_name": [],
+                "counts": [],
+                "tags": [],
+            }
+        ],
+    )
+    for name in ("at", "took", "maybe", "more", "card", "cash"):
+        assert empty[name] is None
+    assert (empty["size"], empty["lines"], empty["a"]) == ("SMALL", [], 0)
+
+
+def test_json_is_protobuf_s_own_and_comes_back(order):
+    (payload,) = order.write(column(order, [ROW]))
+    document = order.document(payload)
+    assert document["b"] == str(-(2**63)) and document["size"] == "LARGE"
+    assert document["at"] == "1969-12-31T23:59:59.500Z" and document["data"] == "/w=="
+    assert order.payload(order.text(payload)) == payload
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"ide": "x"}', "ide"),
+        (b'{"a": 1.5}', "a"),
+        (b'{"a": 3000000000}', "a"),
+        (b'{"data": "!!!!"}', "base64"),
+        (b'{"data": "a"}', "base64"),
+        (b'{"size": "HUGE"}', "HUGE"),
+        (b'{"card": "x", "cash": {}}', "oneof"),
+        (b"[]", "no message"),
+        (b"{", "no JSON"),
+        (b'{"rate": 1e39}', "rate"),
+        (b'{"id": "a", "id": "b"}', "twice"),
+        (b"\xff", "UTF-8"),
+        (b'{"more": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001, "deep"),
+    ],
+)
+def test_json_that_the_schema_cannot_say_is_refused(order, line, words):
+    with pytest.raises(DoesNotFit, match=f"(?i){words}"):
+        order.payload(line)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"id": None}, "id is null"),
+        ({"lines": None}, "lines is null"),
+        ({"lines": [None]}, "null"),
+        ({"size": "HUGE"}, "'HUGE'; the schema's enum has SMALL, LARGE"),
+        ({"card": "x", "cash": {"sku": "y"}}, "card and cash are of one oneof"),
+        ({"c": -1}, "c|range"),
+        ({"c": 2**32}, "range"),
+        ({"d": decimal.Decimal(2**64)}, "range"),
+        ({"more": "{"}, "Expecting"),
+    ],
+)
+def test_a_row_that_the_schema_cannot_say_is_refused(order, row, words):
+    kind = pa.struct([pa.field(one, relaxed(order.arrow_type().field(one).type)) for one in row])
+    with pytest.raises(DoesNotFit, match=words):
+        order.write(pa.array([row], kind))
+
+
+def test_older_and_newer_writers_are_read_by_the_numbers_of_fields():
+    old = proto("int32 n = 1; string gone = 2; float f = 4; int32 was = 5;")
+    new = proto(
+        "int64 number = 1; string fresh = 3; double f = 4; optional int32 was = 5; repeated int32 "
+        "more = 6; optional string none = 7;"
+    )
+    assert reread(old, [{"n": -7, "gone": "x", "f": 0.5, "was": 0}], new) == (
+        [{"number": -7, "fresh": "", "f": 0.5, "was": 0, "more": [], "none": None}],
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row", "words"),
+    [
+        ("int64 n = 1;", "int32 n = 1;", {"n": 2**40}, "no such value"),
+        ("double n = 1;", "float n = 1;", {"n": 0.1}, "n was written as"),
+        ("string n = 1;", "bytes n = 1;", {"n": "x"}, "n was written as"),
+        ("int32 n = 1;", "repeated int32 n = 1;", {"n": 1}, "n was written as one value"),
+        ("sint32 n = 1;", "uint64 n = 1;", {"n": -1}, "negative"),
+    ],
+)
+def test_a_field_that_changed_its_kind_is_refused(old, new, row, words):
+    found, reasons = reread(proto(old), [row], proto(new))
+    assert found == [None] and words in reasons[0]
+
+
+def test_numbers_of_an_enum_without_a_name_come_back():
+    narrow, wide = (proto(f"E e = 1; enum E {{ A = 0; {more} }}") for more in ("", "B = 9;"))
+    payloads = wide.write(column(wide, [{"e": "B"}]))
+    (found,), _ = narrow.read(payloads, narrow)
+    assert found.to_pylist() == [{"e": "9"}]
+    assert narrow.write(found) == payloads
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x04\x02",
+        b"\x02",
+        b"\x01",
+        b"\x02\x08",
+        b"\xff" * 12,
+        b"\x00\x08",
+        b"\x00\x0a\x05a",
+        b"\x00\x0a\x01\xff",
+        b"\x00\x08\x01",
+        b"\x00\xff\xff\xff\xff\xff",
+        b"\x00\x1a\x01a",
+    ],
+)
+def test_bytes_that_are_no_such_message_are_refused(data):
+    made = proto("string id = 1; optional int32 n = 2;")
+    with pytest.raises(SchemaProblem):
+        made.document(data)
+    found, reasons = made.read([made.prefix, data, made.prefix], made)
+    assert list(reasons) == [1] and sum(map(len, found)) == 3
+
+
+def test_fields_that_are_required_must_be_there():
+    made = codec('syntax = "proto2"; message M { required string id = 1; optional int32 n = 2; }')
+    with pytest.raises(DoesNotFit, match="required"):
+        made.document(b"\x00\x10\x01")
+    with pytest.raises(DoesNotFit, match="id"):
+        made.payload(b'{"n": 1}')
+
+
+def test_two_bytes_do_not_become_a_thousand_values():
+    wide = proto(
+        "message W { " + " ".join(f"int32 f{n} = {n};" for n in range(1, 1001)) + " }"
+        " repeated W all = 1; map<string, W> named = 2;"
+    )
+    for payload in (
+        b"\x00" + b"\x0a\x00" * 5000,
+        b"\x00"
+        + b"".join(b"\x12\x06\x0a\x02" + bytes(divmod(n, 100)) + b"\x12\x00" for n in range(5000)),
+    ):
+        with pytest.raises(DoesNotFit, match="too many for its size"):
+            wide.document(payload)
+        _, reasons = wide.read([payload], wide)
+        assert "too many for its size" in reasons[0]
+    assert len(wide.document(b"\x00\x0a\x00")["all"][0]) == 1000
+
+
+def test_deep_nesting_is_refused():
+    made = proto("M m = 1;")
+    with pytest.raises(DoesNotFit):
+        made.document(b"\x00" + nested(300))
+    with pytest.raises(ConfigError, match="m is a M inside of itself"):
+        made.arrow_type()
+
+
+def nested(depth):
+    data = b""
+    for _ in range(depth):
+        size = len(data)
+        length = bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
+        data = b"\x0a" + length + data
+    return data
+
+
+def test_a_time_out_of_protobuf_s_range_is_refused():
+    made = codec(
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; '
+        "message M { google.protobuf.Timestamp at = 1; }"
+    )
+    negative = b"\x00\x0a\x0b\x10" + b"\xff" * 9 + b"\x01"
+    _, reasons = made.read([b"\x00\x0a\x02\x10\x01", negative], made)
+    assert list(reasons) == [1] and "out of range" in reasons[1]
+    with pytest.raises(DoesNotFit, match="no google"):
+        made.write(pa.array([{"at": 2**62}], pa.struct([("at", pa.timestamp("us", "UTC"))])))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("garbage garbage", "no Protobuf schema"),
+        ("Z2FyYmFnZQ==", "no Protobuf schema"),
+        ("", "no message"),
+        ('syntax = "proto3"; import "other.proto";', "other.proto"),
+        ('syntax = "proto3"; import "/etc/passwd";', "passwd"),
+        ('syntax = "proto3"; import "../x.proto";', "x.proto"),
+        (
+            'syntax = "proto3"; message M { ' + "message N { " * 200 + "}" * 201,
+            "no Protobuf schema",
+        ),
+        (" " * (2 * 1024 * 1024), "characters"),
+    ],
+)
+def test_a_text_that_is_no_schema_is_told(text, words):
+    with pytest.raises(SchemaProblem, match=words):
+        FORMATS["protobuf"].codec(Schema("PROTOBUF", text), None)
+
+
+def test_a_compiler_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(protoc, "COMPILE_SECONDS_MAX", 0)
+    with pytest.raises(SchemaProblem, match="to compile"):
+        proto("int32 n = 1;")
+
+
+def test_imports_are_the_schema_s_references_in_text_or_serialized():
+    with registry_double() as double:
+        registry = Registry(double.url)
+        inner = 'syntax = "proto3"; package geo; message Place { int32 x = 1; }'
+        registry.register("place", Schema("PROTOBUF", inner))
+        middle = (
+            'syntax = "proto3"; package geo; import "geo/place.proto"; message Way { Place a = 1; }'
+        )
+        registry.register(
+            "way", Schema("PROTOBUF", middle, (Reference("geo/place.proto", "place", 1),))
+        )
+        outer = 'syntax = "proto3"; import "geo/way.proto"; message Visit { geo.Way way = 1; }'
+        ways = (Reference("geo/way.proto", "way", 1),)
+        registry.register("visits-value", Schema("PROTOBUF", outer, ways))
+        form = PartFormat(part="value", name="protobuf", url=double.url)
+        data = ValueWriter(form, "visits", None).bytes_of(b'{"way": {"a": {"x": 3}}}')
+        assert ValueReader(form).document(data) == {"way": {"a": {"x": 3}}}
+
+        bad = Schema("PROTOBUF", outer, (Reference("../../geo/way.proto", "way", 1),))
+        with pytest.raises(SchemaProblem, match="no relative path"):
+            FORMATS["protobuf"].codec(bad, registry)
+
+
+def test_a_serialized_descriptor_is_read_without_a_compiler(monkeypatch):
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    field = file.message_type.add(name="M").field.add(name="at", number=1, type=11, label=1)
+    field.type_name = ".google.protobuf.Timestamp"
+    monkeypatch.setattr(protoc, "_compiled", None)
+    made = codec(base64.b64encode(file.SerializeToString()).decode())
+    assert made.document(b"\x00\x0a\x02\x08\x01") == {"at": "1970-01-01T00:00:01Z"}
+    file.dependency.append("tidelog_schema.proto")
+    with pytest.raises(SchemaProblem, match="imports itself"):
+        codec(base64.b64encode(file.SerializeToString()).decode())
+
+
+def test_records_of_another_message_are_told_apart():
+    text = 'syntax = "proto3"; message A { int32 n = 1; } message B { message C { int32 n = 1; } }'
+    first, inner = codec(text), codec(text, "C")
+    assert inner.prefix == frame_indexes((1, 0))
+    (payload,) = inner.write(pa.array([{"n": 1}], pa.struct([("n", pa.int32())])))
+    assert first.document(payload) == {"n": 1}
+    _, reasons = first.read([payload], first)
+    assert "it is a B.C, not a A; set value.message" in reasons[0]
+    with pytest.raises(SchemaProblem, match=r"which message is 'X'. The schema has A, B, B\.C"):
+        codec(text, "X")
+
+
+def test_columns_become_a_schema():
+    made = codec(
+        FORMATS["protobuf"].schema_text(
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("n", pa.int16()),
+                    ("at", pa.timestamp("us", "UTC")),
+                    ("lines", pa.list_(pa.struct([("sku", pa.string())]))),
+                    ("m", pa.map_(pa.string(), pa.int64())),
+                    ("inner_one", pa.struct([("b", pa.binary())])),
+                ]
+            ),
+            "orders_value",
+        )
+    )
+    row = {
+        "id": None,
+        "n": 1,
+        "at": None,
+        "lines": [{"sku": "a"}],
+        "m": [("k", 1)],
+        "inner_one": {"b": b"x"},
+    }
+    assert reread(made, [row]) == ([row], {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (pa.string(), "write a struct"),
+        (pa.struct([("a b", pa.string())]), "no field named"),
+        (pa.struct([("a", pa.list_(pa.list_(pa.int32())))]), "no type for list"),
+        (pa.struct([("a", pa.decimal128(10, 2))]), "no type for decimal"),
+        (pa.struct([("a", pa.map_(pa.float64(), pa.int32()))]), "keys of double"),
+    ],
+)
+def test_columns_that_have_no_schema_are_told(kind, words):
+    with pytest.raises(ConfigError, match=words):
+        FORMATS["protobuf"].schema_text(kind, "r")
+
+
+def test_a_broken_record_among_many_is_found():
+    made = proto("int32 n = 1;")
+    rows = column(made, [{"n": n} for n in range(1, 1001)])
+    payloads = made.write(rows)
+    payloads[617] = frame(1, b"")
+    pieces, reasons = made.read(payloads, made)
+    assert list(reasons) == [617]
+    found = pa.concat_arrays(pieces).to_pylist()
+    assert found[616:619] == [{"n": 617}, None, {"n": 619}]

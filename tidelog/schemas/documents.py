@@ -1,0 +1,65 @@
+"""JSON that stands for values which JSON has no types for: bytes, decimals, times."""
+
+import base64
+import datetime
+import decimal
+import json
+from typing import Any, Final
+
+from tidelog.schemas.problems import DoesNotFit
+
+SHOWN_MAX: Final = 80
+
+
+def text(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Bytes are {"base64": "..."}, times are ISO, decimals are strings."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)
+
+
+def decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DoesNotFit(f"it is not UTF-8: {error}") from None
+
+
+def parsed(line: str, *, exact: bool = False) -> Any:
+    """The value of a JSON text; with `exact`, numbers with a fraction are decimals.
+
+    ValueError if it is no JSON; DoesNotFit if an object has a member twice.
+    """
+    return json.loads(
+        line, parse_float=decimal.Decimal if exact else None, object_pairs_hook=_members
+    )
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DoesNotFit(f"an object has {twice!r} twice")
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    found = text(value).decode(errors="replace") if isinstance(value, dict | list) else str(value)
+    if isinstance(value, str):
+        found = repr(value)
+    return found if len(found) <= SHOWN_MAX else found[:SHOWN_MAX] + "..."
+
+
+def told(error: BaseException) -> str:
+    """What an error of a library says, in one short line."""
+    found = " ".join(str(error).split())
+    found = found if len(found) <= 4 * SHOWN_MAX else found[: 4 * SHOWN_MAX] + "..."
+    return f"{type(error).__name__}: {found}" if found else type(error).__name__
