@@ -25,6 +25,7 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.cold_reads import read_cold
 from tidelog.broker.confirming import Confirming
 from tidelog.broker.kv_expiring import Expiring
 from tidelog.broker.kv_state import LeaderState
@@ -38,11 +39,8 @@ from tidelog.errors import (
     NotLeader,
     OffsetNotAvailable,
     RequestTimedOut,
-    StorageError,
     UnknownTopicOrPartition,
 )
-from tidelog.host import Bytes
-from tidelog.log.log import ColdRead
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_OFFSET,
@@ -413,7 +411,7 @@ class Kv:
                 state = await self._begin_leading(partition, leader, deadline)
             cold = state.catch_up()
             if cold is not None:
-                data = await self._read_cold(cold)
+                data = await read_cold(self._broker, partition, cold)
                 if cold.offset == max(state.overlay.end, state.log.start):
                     state.fold(data)
                     if not data:
@@ -439,13 +437,6 @@ class Kv:
             state = self._leading[partition.name] = LeaderState(partition, leader, view)
             view.on_applied = state.settle
         return state  # else another was quicker
-
-    async def _read_cold(self, cold: ColdRead) -> Bytes:
-        host = self._broker.host
-        try:
-            return await host.offload.run(partial(cold.perform_checked, host.disk, has_gaps=True))
-        except OSError as error:  # among others: its segment was deleted meanwhile
-            raise StorageError(f"what was written last cannot be read: {error}") from error
 
     # Expiring.
 

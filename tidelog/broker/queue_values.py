@@ -2,18 +2,19 @@
 
 Rule 1: whoever receives one message after the other goes through a batch once. What was read last
         stays open, up to a size: the next message is likely to stand behind it.
-Rule 2: nothing here outlives the shard that it was read for, and what turned out to be damaged is
-        not kept: whoever asks again has it read again.
+Rule 2: nothing here outlives the shard that it was read for. What turned out to be damaged is told
+        to whoever heals it, and not kept: a client that asks again has it read again.
 """
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
-from tidelog.errors import CorruptMessage, OutcomeUnknown
-from tidelog.host import Bytes, Host
+from tidelog.broker.broker import Broker
+from tidelog.broker.cold_reads import read_cold, suspect
+from tidelog.errors import BrokerError, CorruptMessage, OutcomeUnknown
+from tidelog.host import Bytes
 from tidelog.log.log import ColdRead
 from tidelog.model import Offset
 from tidelog.partition.driver import Partition
@@ -58,8 +59,8 @@ class Values:
     Owned by the event loop.
     """
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._open: dict[Offset, _Open] = {}
         self._bases: list[Offset] = []
         self._bytes = 0
@@ -70,25 +71,27 @@ class Values:
         OutcomeUnknown if the log cannot be read now.
         """
         found: dict[Offset, Record] = {}
-        try:
-            for offset in offsets:
+        for offset in offsets:
+            try:
                 batch = self._holding(offset) or await self._read(partition, offset)
                 record = None if batch is None else batch.find(offset)
-                if record is not None:
-                    found[offset] = record
-        except (OSError, CorruptMessage) as error:
-            # It is stored that they were given out: who asks again with the same key gets them.
-            self._forget()
-            raise OutcomeUnknown(f"{partition.name} cannot be read now: {error}") from error
+            except BrokerError as error:
+                self._forget()
+                if isinstance(error, CorruptMessage):
+                    suspect(self._broker, partition, offset)
+                # It is stored that they were given out: a repeat with the same key gets them.
+                raise OutcomeUnknown(f"{partition.name} cannot be read now: {error}") from error
+            if record is not None:
+                found[offset] = record
         return found
 
     async def _read(self, partition: Partition, offset: Offset) -> _Open | None:
         """The batch that holds `offset`, from memory or, with some behind it, from the file."""
-        log, host = partition.log, self._host
+        log = partition.log
         read = log.read(offset, 1, log.end)
         if isinstance(read, ColdRead):
             read = replace(read, bytes_max=READ_BYTES)
-            data = await host.offload.run(partial(read.perform, host.disk))
+            data = await read_cold(self._broker, partition, read)
             for header, one in iterate_batches(data):
                 self._keep(_Open(header, one))
             return self._holding(offset)

@@ -75,7 +75,7 @@ class QueuesDriver(ShardDriver[Shard]):
         super().__init__(broker, partition)
 
     def _new_shard(self) -> Shard:
-        self._values = Values(self._broker.host)
+        self._values = Values(self._broker)
         config = self._broker.config
         limits = Limits(
             request_window_ms=config.idempotency_window_ms,

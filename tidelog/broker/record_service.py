@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import msgspec
 
+from tidelog.broker.cold_reads import read_cold
 from tidelog.broker.offsets import find_offset
 from tidelog.broker.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
 from tidelog.broker.serving import Work, side_by_side
@@ -37,7 +38,6 @@ from tidelog.errors import (
     OffsetOutOfRange,
     OutcomeUnknown,
     OutOfOrderSequence,
-    StorageError,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -515,21 +515,6 @@ class RecordService:
             purged=purges.since(count), purges=Purges(epoch, purges.count),
             aborted=tuple(aborted.find(offset, end) if aborted else ()),
         )  # fmt: skip
-
-
-async def read_cold(broker: "Broker", partition: Partition, read: ColdRead) -> Bytes:
-    """Bytes from the disk, each batch checked; a BrokerError if they cannot be read now."""
-    work = partial(read.perform_checked, broker.host.disk, has_gaps=partition.has_gaps)
-    try:
-        return await broker.host.offload.run(work)
-    except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
-        raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
-    except OSError as error:
-        raise StorageError(f"{partition.name} cannot be read: {error}") from error
-    except StorageError:
-        if partition.is_copy:  # otherwise nobody could lead instead, or mend it
-            broker.feeding.on_suspect(partition, read.offset)
-        raise
 
 
 def _failed(

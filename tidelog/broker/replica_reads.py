@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tidelog.broker.record_service import read_cold
+from tidelog.broker.cold_reads import read_cold
 from tidelog.broker.serving import Work
 from tidelog.errors import MessageTooLarge, PolicyViolation
 from tidelog.host import Bytes

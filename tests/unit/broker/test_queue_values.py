@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.broker import queue_values
 from tidelog.broker.queue_values import Values
-from tidelog.errors import OutcomeUnknown
+from tidelog.errors import OutcomeUnknown, StorageError
 from tidelog.log.log import ColdRead
 from tidelog.records import Record, encode_batch, iterate_batches, stamp
 
@@ -20,12 +20,18 @@ def batch_of(base, *values):
     return bytes(batch)
 
 
+ROTTEN = batch_of(10, b"a", b"b")
+"""What the disk does not give back as it was written."""
+
+
 @dataclass(frozen=True)
 class FromFile(ColdRead):
     batches: list[bytes] = field(default_factory=list)
 
-    def perform(self, disk):
+    def perform_checked(self, disk, *, has_gaps):
         assert self.bytes_max == queue_values.READ_BYTES
+        if self.batches[0] is ROTTEN:
+            raise StorageError("the checksum differs")
         return b"".join(self.batches)
 
 
@@ -55,14 +61,32 @@ class Offload:
 
 
 def read(values, log, *offsets):
-    found = asyncio.run(values.at(SimpleNamespace(name="__queues-0", log=log), offsets))
+    found = asyncio.run(values.at(partition_of(log), offsets))
     return {offset: record.value for offset, record in found.items()}
 
 
+def partition_of(log, *, is_copy=True) -> Any:
+    return SimpleNamespace(name="__queues-0", log=log, is_copy=is_copy, has_gaps=True)
+
+
+class Feeding:
+    def __init__(self):
+        self.suspected = []
+
+    def on_suspect(self, partition, offset):
+        self.suspected.append(offset)
+
+
 @pytest.fixture
-def values():
-    host: Any = SimpleNamespace(offload=Offload(), disk=None)
-    return Values(host)
+def feeding():
+    return Feeding()
+
+
+@pytest.fixture
+def values(feeding):
+    host = SimpleNamespace(offload=Offload(), disk=None)
+    broker: Any = SimpleNamespace(host=host, feeding=feeding)
+    return Values(broker)
 
 
 def test_who_receives_messages_one_by_one_goes_through_their_batch_once(values):
@@ -92,6 +116,25 @@ def test_what_is_damaged_is_read_again_by_who_asks_again(values):
     log.batches = [whole]
 
     assert read(values, log, 10, 11) == {10: b"a", 11: b"b"}
+
+
+def test_what_is_damaged_is_told_to_whoever_heals_it(values, feeding):
+    whole = batch_of(10, b"a", b"b")
+
+    for log in (Log(whole[:-1] + b"?"), Log(ROTTEN, is_cold=True)):
+        with pytest.raises(OutcomeUnknown, match="cannot be read now"):
+            read(values, log, 11)
+
+    assert feeding.suspected == [11, 11]
+
+
+def test_a_sole_replica_is_suspected_by_nobody(values, feeding):
+    partition = partition_of(Log(ROTTEN, is_cold=True), is_copy=False)
+
+    with pytest.raises(OutcomeUnknown):
+        asyncio.run(values.at(partition, [11]))
+
+    assert feeding.suspected == []
 
 
 def test_what_compaction_took_is_left_out(values):

@@ -7,8 +7,9 @@ import pytest
 
 from tests.unit.broker.node import Machine, batch_of, on_a_node
 from tests.unit.broker.transacting import Producer, on_a_coordinator
+from tidelog.broker.cold_reads import read_cold
 from tidelog.broker.packing import NewRecord, PartlyWritten, Placed
-from tidelog.broker.record_service import ASIDE_BYTES, LATEST, ReadOutside, RecordService, read_cold
+from tidelog.broker.record_service import ASIDE_BYTES, LATEST, ReadOutside, RecordService
 from tidelog.broker.topics import delete_topic
 from tidelog.broker.writing import once_of
 from tidelog.errors import (
