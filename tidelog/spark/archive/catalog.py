@@ -36,6 +36,8 @@ from tidelog.spark.archive.tables import (
 
 NAMESPACE: Final = "tidelog"
 CATALOG_FILE: Final = "catalog.db"
+SHOWN: Final = ("type", "uri", "warehouse")
+"""What an error may tell of a catalog: other properties may be secrets."""
 
 
 @contextmanager
@@ -73,9 +75,8 @@ def open_catalog(
     try:
         opened = load_catalog(name, **properties)
     except Exception as error:  # each kind of catalog has errors of its own
-        raise ArchiveError(
-            f"the catalog {catalog or warehouse} cannot be opened: {error}"
-        ) from error
+        told = ",".join(f"{key}={properties[key]}" for key in SHOWN if key in properties)
+        raise ArchiveError(f"the catalog {name} ({told}) cannot be opened: {error}") from error
     try:
         yield opened
     finally:

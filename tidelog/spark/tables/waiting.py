@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
 WAIT_SECONDS_MAX: Final = 2 * 3600.0
+THROTTLED: Final = ("ThrottlingException", "Throttling", "TooManyRequestsException", "SlowDown")
 
 T = TypeVar("T")
 
@@ -37,7 +38,17 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that somebody cannot be reached, and not that something is wrong."""
     if isinstance(error, (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError)):
         return False
-    return isinstance(error, (OSError, Away, *_others()))
+    return isinstance(error, (OSError, Away, *_others())) or _is_overloaded(error)
+
+
+def _is_overloaded(error: BaseException) -> bool:
+    """Whether a service of AWS answers that it cannot for now."""
+    answer = getattr(error, "response", None)
+    if not isinstance(answer, dict):
+        return False
+    told = answer.get("ResponseMetadata") or {}
+    code = str((answer.get("Error") or {}).get("Code"))
+    return int(told.get("HTTPStatusCode") or 0) >= 500 or code in THROTTLED
 
 
 def _others() -> tuple[type[BaseException], ...]:
@@ -54,6 +65,8 @@ def _others() -> tuple[type[BaseException], ...]:
     for module, name in (
         ("sqlalchemy.exc", "OperationalError"),
         ("botocore.exceptions", "HTTPClientError"),
+        ("botocore.exceptions", "ConnectionError"),
+        ("thrift.transport.TTransport", "TTransportException"),
     ):
         with suppress(ImportError):
             found.append(getattr(import_module(module), name))

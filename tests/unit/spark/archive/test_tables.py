@@ -278,6 +278,7 @@ def test_there_is_no_archive_where_none_was_made(tmp_path, catalog):
     [
         ("s3://bucket/here", None, ConfigError, "--catalog"),
         ("/tmp/x", "type=rest,uri", ConfigError, "must be a name, or properties"),
+        ("/tmp/x", "type=none,s3.secret=x", ArchiveError, r"\(type=none,warehouse=/tmp/x\) cannot"),
         ("/tmp/x", "type=nonsense", ArchiveError, "cannot be opened"),
         ("/tmp/x", "unheard-of", ArchiveError, "cannot be opened"),
     ],

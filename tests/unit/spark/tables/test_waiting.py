@@ -4,6 +4,7 @@ import pickle
 import threading
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
 
 from tidelog.spark.tables.waiting import Away, Patience, StoppedWaiting, is_away, told_as_away
@@ -75,3 +76,22 @@ def test_patience_travels_to_a_server_that_runs_batches_itself() -> None:
 
     assert (arrived.first_seconds, arrived.seconds_max) == (0.5, 7.0)
     assert not arrived.stop.is_set()
+
+
+class AwsError(Exception):
+    """As botocore tells what a service has answered."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(code)
+        self.response = {
+            "Error": {"Code": code},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+
+
+def test_a_service_of_aws_that_cannot_be_reached_or_is_overloaded_is_away() -> None:
+    assert is_away(EndpointConnectionError(endpoint_url="http://127.0.0.1:1"))
+    assert is_away(AwsError(503, "ServiceUnavailable"))
+    assert is_away(AwsError(400, "ThrottlingException"))
+    assert not is_away(AwsError(400, "EntityNotFoundException"))
+    assert not is_away(AwsError(403, "AccessDeniedException"))
