@@ -235,8 +235,8 @@ class Kv:
         """Who may answer a local read: this node if it can, then the others in sync in turn."""
         broker = self._broker
         topic = broker.image.topics.get(place.topic)
-        if topic is None:
-            return []
+        if topic is None or place.partition >= len(topic.partitions):
+            return []  # it was made anew just now
         known = topic.partitions[place.partition]
         there = [n for n in known.replicas if n in known.in_sync and broker.image.is_alive(n)]
         if broker.node_id in there:

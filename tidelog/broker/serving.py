@@ -7,6 +7,10 @@ Rule 2: work that may have been done is sent again only if doing it twice is as 
 Rule 3: once it is not known whether work was done, a refusal of the next try does not make it
         known: only an answer does that speaks for all tries (`is_settled_by`).
 Rule 4: a refusal crosses by its code and its words; an outcome that is not known stays that.
+Rule 5: metadata here may be old, or on its way from a topic that was deleted to one that was made
+        anew. So it is asked for all that was decided before a topic is said to be missing.
+Rule 6: work was sent to a partition because of how many there are. If there are more or fewer now,
+        it may belong elsewhere, and is not tried again: whoever asked has to choose anew.
 """
 
 import asyncio
@@ -19,6 +23,7 @@ from uuid import UUID
 import msgspec
 
 from tidelog.cluster.messages import Serve, ServeAnswer
+from tidelog.controller.image import TopicImage
 from tidelog.errors import (
     BrokerError,
     CoordinatorLoadInProgress,
@@ -57,6 +62,11 @@ _ELSEWHERE: Final = (
     CoordinatorLoadInProgress,
 )
 """Nothing was done; another node, or this one in a moment, may do it."""
+
+
+class _OtherPartitions(LeaderNotAvailable):
+    """The topic has another number of partitions than when the work began."""
+
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.decode
@@ -124,11 +134,16 @@ class Serving:
         """
         clock = self._broker.host.clock
         deadline = clock.monotonic() + seconds_max
+        known = self._broker.image.topics.get(place.topic)
+        count = None if known is None else len(known.partitions)
         pause = _PAUSE_SECONDS
         unknown: OutcomeUnknown | None = None
         while True:
             try:
-                told = await self._try(place, work, answer, deadline, node)
+                topic = await self._topic(place, count, deadline)
+                told = await self._try(topic, place, work, answer, deadline, node)
+            except _OtherPartitions as error:
+                raise unknown or error from None
             except _ELSEWHERE as error:
                 failure: BrokerError = error
             except OutcomeUnknown as error:
@@ -150,8 +165,28 @@ class Serving:
             await self._news(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
+    async def _topic(self, place: TopicPartition, count: int | None, deadline: float) -> TopicImage:
+        """The topic that has the partition; UnknownTopicOrPartition if certainly none has."""
+        broker = self._broker
+        topic = broker.image.topics.get(place.topic)
+        if topic is None or not 0 <= place.partition < len(topic.partitions):
+            try:
+                async with asyncio.timeout(max(deadline - broker.host.clock.monotonic(), 0.001)):
+                    await broker.metadata.caught_up()
+            except TimeoutError:
+                raise LeaderNotAvailable(f"it is not known now whether {place} exists") from None
+            topic = broker.image.topics.get(place.topic)
+        if topic is not None and count not in (None, len(topic.partitions)):
+            raise _OtherPartitions(
+                f"{place.topic} had {count} partitions, and has {len(topic.partitions)} now; retry"
+            )
+        if topic is None or not 0 <= place.partition < len(topic.partitions):
+            raise UnknownTopicOrPartition(place)
+        return topic
+
     async def _try(
         self,
+        topic: TopicImage,
         place: TopicPartition,
         work: Work,
         answer: type[A],
@@ -159,9 +194,6 @@ class Serving:
         node: NodeId | None,
     ) -> A:
         broker = self._broker
-        topic = broker.image.topics.get(place.topic)
-        if topic is None or not 0 <= place.partition < len(topic.partitions):
-            raise UnknownTopicOrPartition(place)
         target = topic.partitions[place.partition].leader if node is None else node
         if target == NO_NODE:
             raise LeaderNotAvailable(f"nobody leads {place} now")

@@ -53,16 +53,32 @@ WRONG = ServeAnswer(code=InvalidTopic.code, detail="no")
 ELSEWHERE = ServeAnswer(code=NotLeader.code, detail="not here")
 
 
+SILENCE = object()
+"""The quorum does not say what was decided."""
+
+
 def answer(is_done):
     return ServeAnswer(result=msgspec.Raw(msgspec.msgpack.encode(Added(is_done))))
 
 
-def call(*answers, work=Add(), is_repeatable=True):  # noqa: B008
-    """What comes of work whose tries are answered so, one after the other; the last for ever."""
-    left = list(answers)
+def a_topic(number=1, partitions=1):
+    leader = SimpleNamespace(leader=2)
+    return SimpleNamespace(id=UUID(int=number), partitions=[leader] * partitions)
+
+
+def call(*answers, work=Add(), is_repeatable=True, place=PLACE, topics=(a_topic(),), decided=None):  # noqa: B008
+    """What comes of work whose tries are answered so, one after the other; the last for ever.
+
+    After each try the metadata here has the next of `topics`, and what was `decided` once that is
+    asked for.
+    """
+    left, images = list(answers), list(topics)
 
     async def ask(node, asked, kind, *, seconds_max):
         told = left.pop(0) if len(left) > 1 else left[0]
+        if len(images) > 1:
+            images.pop(0)
+            become(images[0])
         if isinstance(told, Exception):
             raise told
         return told
@@ -70,17 +86,22 @@ def call(*answers, work=Add(), is_repeatable=True):  # noqa: B008
     async def reached(offset):
         await asyncio.sleep(10)
 
+    async def caught_up():
+        await asyncio.sleep(0.1 if decided is not SILENCE else 10)
+        become(decided)
+
+    def become(topic):
+        broker.image = SimpleNamespace(topics={} if topic is None else {"b": topic})
+
     clock = SimulatedClock()
-    leader = SimpleNamespace(leader=2)
-    topic = SimpleNamespace(id=UUID(int=1), partitions=[leader])
     broker: Any = SimpleNamespace(
         node_id=1, host=SimpleNamespace(clock=clock),
-        image=SimpleNamespace(topics={"b": topic}),
         member=SimpleNamespace(hub=SimpleNamespace(ask=ask)),
-        metadata=SimpleNamespace(applied=0, reached=reached),
+        metadata=SimpleNamespace(applied=0, reached=reached, caught_up=caught_up),
     )  # fmt: skip
+    become(images[0])
     return virtual_time.run(
-        Serving(broker).call(PLACE, work, Added, seconds_max=2.0, is_repeatable=is_repeatable),
+        Serving(broker).call(place, work, Added, seconds_max=2.0, is_repeatable=is_repeatable),
         clock,
     )
 
@@ -124,6 +145,43 @@ def test_of_a_read_only_the_last_try_counts():
     assert call(LOST, answer(False), work=Look()) == Added(False)
     with pytest.raises(InvalidTopic):
         call(LOST, WRONG, work=Look())
+
+
+def test_a_topic_that_is_made_anew_while_metadata_arrives_is_not_denied():
+    """What this node knew of it led nowhere; then it hears of the deletion first."""
+    topics = (a_topic(1), None)
+
+    assert call(ELSEWHERE, answer(True), topics=topics, decided=a_topic(2)) == Added(True)
+
+
+def test_a_topic_is_denied_once_all_that_was_decided_is_known():
+    with pytest.raises(UnknownTopicOrPartition):
+        call(ELSEWHERE, topics=(a_topic(1), None), decided=None)
+    with pytest.raises(UnknownTopicOrPartition):
+        call(ELSEWHERE, place=TopicPartition("b", 1), decided=a_topic(1))
+
+
+def test_a_topic_is_not_denied_while_nobody_says_what_was_decided():
+    with pytest.raises(LeaderNotAvailable, match="not known"):
+        call(ELSEWHERE, topics=(None,), decided=SILENCE)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_work_is_not_sent_to_a_topic_that_has_other_partitions_than_when_it_began(before):
+    """Its key may belong to another one there."""
+    topics = (a_topic(1, before), a_topic(2, 2))
+
+    with pytest.raises(LeaderNotAvailable, match=f"had {before} partitions, and has 2 now"):
+        call(ELSEWHERE, answer(True), topics=topics)
+    with pytest.raises(OutcomeUnknown):
+        call(LOST, answer(True), topics=topics)
+
+
+def test_a_partition_that_is_made_anew_with_fewer_others_is_not_denied():
+    topics = (a_topic(1, 2), a_topic(2, 1))
+
+    with pytest.raises(LeaderNotAvailable, match="retry"):
+        call(ELSEWHERE, topics=topics, decided=a_topic(2, 1), place=TopicPartition("b", 1))
 
 
 @pytest.mark.parametrize("error", [UnknownTopicId("gone"), UnknownTopicOrPartition(PLACE)])
