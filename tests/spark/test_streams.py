@@ -334,6 +334,7 @@ def test_a_group_that_the_user_names_is_not_written_to(topics, topic):
 
     told = stream_reader(topics, topic, **{"kafka.group.id": "billing", "commitOffsets": "true"})
     told.commit(end)
+    told.stop()
     assert topics.group("billing") == {place: 10}
 
 
@@ -344,6 +345,7 @@ def test_each_query_has_a_group_of_its_own(topics, topic):
     end, _ = planned(first, first.initialOffset())
     planned(first, end)  # what was asked for before is done
     second.latestOffset(second.initialOffset(), second.getDefaultReadLimit())
+    second.stop()
 
     names = [f"spark-kafka-source-{reader._query}" for reader in (first, second)]
     assert [topics.group(name) for name in names] == [

@@ -88,11 +88,21 @@ def ask(
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> T:
     """Put a question to a cluster, through the client that this process has for it."""
+    return wait(ask_later(bootstrap, question, timeout_seconds=timeout_seconds))
+
+
+def ask_later(
+    bootstrap: str,
+    question: Callable[[SparkClient], Awaitable[T]],
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> "Future[T]":
+    """The same, and go on before the answer is there."""
 
     async def work() -> T:
         return await question(client(bootstrap, timeout_seconds=timeout_seconds))
 
-    return wait(start(work()))
+    return start(work())
 
 
 def client(bootstrap: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> SparkClient:

@@ -7,6 +7,7 @@ Rule 3: rows are encoded here while batches before them are on their way.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from tidelog.client.cluster import TopicInfo
-from tidelog.client.sender import BatchSender, Identity
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
 from tidelog.spark import asking
 from tidelog.spark.columns import ARROW
 from tidelog.spark.content import NOTHING, content_of
 from tidelog.spark.encode import cut, encode
+from tidelog.spark.entering import Entered, partition_count
 from tidelog.spark.json_times import zone
 from tidelog.spark.json_writing import json_objects
 from tidelog.spark.options import WriteOptions
@@ -99,17 +99,24 @@ class Output(Counted):
     """The rows of one task. Its sender runs on this process's loop, the rest in the caller."""
 
     def __init__(
-        self, options: WriteOptions, schema: StructType, sender: BatchSender, identity: Identity,
-        *, slot: int, parts: Parts | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        entered: Entered,
+        *,
+        slot: int,
+        parts: Parts | None = None,
+    ) -> None:
         super().__init__(options, schema, parts)
-        self._sender = sender
-        self._identity = identity
+        self._sender = entered.sender
+        self._identity = entered.identity
         self._sticky = slot
         """Where rows without a key go, until that partition's batch is full."""
-        self._counts: dict[str, int] = {}
+        self._counts = dict(entered.counts)
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._waiting_bytes = 0
+        self._putting: Future[None] | None = None
+        """The batch that was handed over last: there may be no room for another yet."""
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -137,7 +144,9 @@ class Output(Counted):
         """Send what is left; returns when everything was acknowledged."""
         for place in list(self._waiting):
             self._send(place, all_of_it=True)
-        asking.wait(asking.start(self._sender.flush()))
+        flushing = asking.start(self._sender.flush())  # behind the last batch, in the loop's order
+        self._until_put()
+        asking.wait(flushing)
 
     def _placed(
         self, batch: pa.RecordBatch, records: pa.RecordBatch
@@ -187,17 +196,14 @@ class Output(Counted):
         return np.where(named >= 0, named, partitions_of(keys, count, first=self._sticky))
 
     def _count(self, topic: str) -> int:
-        """How many partitions a topic has; one that is missing is made, if the cluster does so."""
         count = self._counts.get(topic)
         if count is None:
             options = self._options
-
-            async def question(client: asking.SparkClient) -> TopicInfo:
-                client.forget(topic)  # it may have more partitions than for the task before
-                return await client.topic(topic, create=True)
-
-            info = asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
-            count = self._counts[topic] = len(info.partitions)
+            count = self._counts[topic] = asking.ask(
+                options.bootstrap,
+                lambda client: partition_count(client, topic),
+                timeout_seconds=options.timeout_seconds,
+            )
         return count
 
     def _send(self, place: TopicPartition, *, all_of_it: bool = False) -> None:
@@ -227,7 +233,14 @@ class Output(Counted):
             base_sequence=self._sender.take_sequence(place, rows.num_rows),
             is_transactional=identity.transactional_id is not None,
         )  # fmt: skip
-        asking.wait(asking.start(self._sender.put(place, content, rows.num_rows)))
+        self._until_put()
+        self._putting = asking.start(self._sender.put(place, content, rows.num_rows))
+
+    def _until_put(self) -> None:
+        """Return when there is room for another batch."""
+        if self._putting is not None:
+            asking.wait(self._putting)
+            self._putting = None
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -74,11 +74,15 @@ def _slices(reading: Reading, wanted: OffsetRange) -> Iterator[Slice]:
     async def following() -> Slice | None:
         return await anext(slices, None)
 
+    reached = wanted.start
     try:
-        while (found := asking.wait(asking.start(following()))) is not None:
+        while reached < wanted.end and (found := asking.wait(asking.start(following()))):
+            reached = found.next_offset
             yield found
     finally:
-        asking.wait(asking.start(slices.aclose()))
+        closing = asking.start(slices.aclose())
+        if reached < wanted.end:  # otherwise there is nothing left to end
+            asking.wait(closing)
 
 
 async def _fetch(reading: Reading, wanted: OffsetRange) -> AsyncGenerator[Slice, None]:

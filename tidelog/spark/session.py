@@ -30,6 +30,10 @@ OF_SESSIONS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+SOCKET_PATH_BYTES_MAX: Final = 100
+"""Some systems take no more than 103."""
+SOCKET_NAME_BYTES: Final = 48
+"""Of the names that Spark gives to sockets, with a slash before."""
 JVM_END_SECONDS_MAX: Final = 30.0
 LOG_TAIL_LINES: Final = 8
 
@@ -122,6 +126,7 @@ def session_settings(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     if is_local(master):
+        ours |= _python_sockets(directory)
         # A name that resolves to an address of a network that comes and goes stops the work.
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         ours["spark.sql.shuffle.partitions"] = str(_local_threads(master))
@@ -137,6 +142,21 @@ def session_settings(
     given = settings.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = f"{options} {given}".strip()
     return settings
+
+
+def _python_sockets(directory: Path) -> dict[str, str]:
+    """Let the JVM talk to its Python processes through sockets of the file system, if paths allow.
+
+    Through TCP, Spark sends a request in small pieces, and the second waits until the first is
+    acknowledged, 40 ms later. The directory is ours alone: whoever connects may run code.
+    """
+    path_bytes = len(os.fsencode(directory)) + SOCKET_NAME_BYTES
+    if path_bytes > SOCKET_PATH_BYTES_MAX:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(directory),
+    }
 
 
 def _local_threads(master: str) -> int:

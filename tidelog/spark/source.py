@@ -42,6 +42,7 @@ from tidelog.spark.registered import (
 )
 from tidelog.spark.rows import check_writable, projection, spark_schema
 from tidelog.spark.streaming import StreamReader
+from tidelog.spark.workers import called
 from tidelog.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class TidelogSource(DataSource):
         return BatchWriter(options, schema, part_writers(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        called()
         if overwrite:
             raise ConfigError("complete mode would overwrite a topic; write with foreachBatch")
         options = write_options(self._given_to_write(schema), streaming=True)

@@ -26,8 +26,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )  # fmt: skip
 
-from tidelog.errors import TidelogError
-from tidelog.spark.asking import ask
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Planner, Seen
 from tidelog.spark.positions import Position
@@ -35,6 +33,8 @@ from tidelog.spark.ranges import OffsetRange, Offsets, limit, limit_bytes, to_js
 from tidelog.spark.reading import DataLost, Reading, read_range
 from tidelog.spark.registered import RegisteredProjection
 from tidelog.spark.rows import Projection
+from tidelog.spark.showing import Shown
+from tidelog.spark.workers import called
 
 if TYPE_CHECKING:
     from tidelog.spark.archive.bridge import Part
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query = ""
         """What the checkpoint calls the query, once it is known."""
         self._initial: Position | None = None
-        self._published: Offsets = {}
+        self._shown = Shown(options.bootstrap)
         self._waits_since: float | None = None
 
     # On the driver.
@@ -76,6 +76,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final = self._planner.ends().offsets
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        end = self._latest(start, limit)
+        if end == start:
+            self._shown.wait()  # there is nothing to do: whoever looks now should see it
+        return end
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = Position.from_json(start)
         self._query = known.query or self._query
         seen = self._planner.ends()
@@ -131,6 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Connections are the process's, and end with it."""
+        self._shown.wait()
 
     def _named(self) -> str:
         """The name of the query, which is new if its checkpoint has none."""
@@ -213,22 +220,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _publish(self, done: Offsets) -> None:
-        """Let the group show how far the query is. It is for people: no failure stops a query."""
+        """Let the group show how far the query is."""
         options = self._options
         if there := self._watermarks:  # the cluster refuses offsets of what is gone
             done = {place: at for place, at in done.items() if place in there}
-        if not options.commit_offsets or not done or done == self._published:
-            return
-        group = options.group or f"{options.group_prefix}-{self._named()}"
-        try:
-            ask(
-                options.bootstrap,
-                lambda client: client.commit_offsets(group, done),
-                timeout_seconds=5.0,
-            )
-        except (TidelogError, TimeoutError) as error:
-            logger.warning("the offsets of group %r are not shown: %s", group, error)
-        self._published = done
+        if options.commit_offsets and done:
+            self._shown.tell(options.group or f"{options.group_prefix}-{self._named()}", done)
 
     # In a task.
 
@@ -244,6 +241,7 @@ def read_rows(
     options: ReadOptions, projection: Projection | RegisteredProjection, wanted: "Part | None"
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as Spark wants them. Spark makes a task of nothing, too."""
+    called()
     if wanted is None:
         return
     if not isinstance(wanted, OffsetRange):

@@ -4,7 +4,8 @@ Every task writes in a transaction of its own and leaves it open. Then one decis
 them, and says of which query and which batch they were; see docs/decisions/010-transactions.md.
 
 Rule 1: a task asks first whether its batch was decided; then it writes nothing. Only after that it
-        takes over its transactional id, which ends what an attempt before it left open.
+        takes over its transactional id, which ends what an attempt before it left open. See
+        `entering.py`.
 Rule 2: whether the attempts are still those that were meant is checked where the decision is made,
         in the same step. A driver that was thought dead cannot commit half a batch.
 Rule 3: a batch that comes again is cut into tasks as Spark likes; nothing depends on the cut.
@@ -21,10 +22,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-from kio.schema.errors import ErrorCode
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -34,16 +35,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.cluster import Refused
-from tidelog.client.sender import BatchSender, Identity
-from tidelog.client.transactional import Decision, Member, TransactionalProducer
-from tidelog.errors import ConfigError, TidelogError
+from tidelog.client.transactional import Decision, Member
+from tidelog.errors import TidelogError
 from tidelog.spark import asking
 from tidelog.spark.asking import SparkClient
 from tidelog.spark.content import NOTHING, Content
+from tidelog.spark.entering import TRANSACTION_MS, Attempt, Batch, Found, begin, enter, expect
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.placing import Counted, Output
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.spark.registered import Parts
+from tidelog.spark.workers import called
 from tidelog.txn.records import Counting
 
 logger = logging.getLogger(__name__)
@@ -51,37 +53,12 @@ logger = logging.getLogger(__name__)
 GROUP_PREFIX: Final = "spark."
 """Ids that begin so are coordinated by their group: all members of a decision in one place."""
 SEEN_PAUSE_SECONDS: Final = 0.01
-TRANSACTION_MS: Final = 4 * 60 * 60 * 1000
-"""How long a batch may take, from its first row to its decision, if nobody says otherwise."""
-KAFKA_TRANSACTION_MS: Final = 15 * 60 * 1000
-"""The same where the cluster allows no more: what Kafka allows by default."""
 TRY_SECONDS_MAX: Final = 10.0
 """For what is not needed: an abort comes by itself, only later."""
 
 
 class NotDecided(TidelogError):
     """A batch could not be committed; nothing of it is seen, and Spark may write it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Which batch is written, and by whom."""
-
-    group: str
-    number: int
-    query: str | None = None
-    """The id of a streaming query."""
-    former_group: str | None = None
-    """What the query's group was called before it had its topic in its name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A decision that stands."""
-
-    group: str
-    batch_id: int
-    proof: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +72,6 @@ class Written(WriterCommitMessage):
     """As whom it wrote; None if it wrote nothing."""
     found: Found | None = None
     """The newest decision when it began."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One attempt of one task at one batch."""
-
-    batch: Batch
-    slot: int
-    is_first: bool
-
-    @property
-    def transactional_id(self) -> str:
-        return f"{self.batch.group}.{self.slot}"
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -220,81 +184,47 @@ def write(
     parts: Parts | None = None,
 ) -> Written:
     """Write the rows of a task, and leave it to the driver to commit them."""
-    found = _newest_decision(options, attempt.batch) if options.is_exactly_once else None
-    if found is not None and found.batch_id >= attempt.batch.number:
+    called()
+    asked = asking.ask_later(
+        options.bootstrap,
+        lambda client: begin(client, options, attempt),
+        timeout_seconds=options.timeout_seconds,
+    )
+    try:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        beginning = asking.wait(asked)
+    except BaseException:
+        asked.cancel()
+        raise
+    expect(attempt, rows=first is not None)
+    found = beginning.found
+    if first is not None:
+        batches = chain((first,), batches)
+    if beginning.is_decided:
         counted = Counted(options, schema, parts)
         for batch in batches:  # to the end: who makes them may have something to note there
             if batch.num_rows:
                 counted.count(batch)
         return Written(attempt.batch, counted.content, None, found)
-    first = next((batch for batch in batches if batch.num_rows), None)
     if first is None and (attempt.is_first or not options.is_exactly_once):
         return Written(attempt.batch, found=found)
-    member, identity = _enter(options, attempt)
-    sender = asking.wait(asking.start(_sender(options, identity)))
-    output = Output(options, schema, sender, identity, slot=attempt.slot, parts=parts)
+    entered = beginning.entered or asking.ask(
+        options.bootstrap,
+        lambda client: enter(client, options, attempt),
+        timeout_seconds=options.timeout_seconds,
+    )
+    output = Output(options, schema, entered, slot=attempt.slot, parts=parts)
     try:
-        if first is not None:
-            output.add(first)
         for batch in batches:
             output.add(batch)
         output.finish()
     except BaseException:
-        asking.wait(asking.start(sender.cancel()))
-        if member is not None:
-            _abort(options, [member])
+        asking.wait(asking.start(entered.sender.cancel()))
+        if entered.member is not None:
+            _abort(options, [entered.member])
         raise
-    wrote = member if output.rows else None
+    wrote = entered.member if output.rows else None
     return Written(attempt.batch, output.content, wrote, found)
-
-
-async def _sender(options: WriteOptions, identity: Identity) -> BatchSender:
-    client = asking.client(options.bootstrap, timeout_seconds=options.timeout_seconds)
-    return BatchSender(client, identity, acks=options.acks)
-
-
-def _newest_decision(options: WriteOptions, batch: Batch) -> Found | None:
-    async def question(client: SparkClient) -> Found | None:
-        for group in (batch.group, batch.former_group):
-            found = None if group is None else await client.newest_decision(group)
-            if group is not None and found is not None:
-                return Found(group, found.batch_id, found.proof)
-        return None
-
-    return asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
-
-
-def _enter(options: WriteOptions, attempt: Attempt) -> tuple[Member | None, Identity]:
-    """As whom a task writes: in a transaction of its slot, or as a producer of no name."""
-
-    async def question(client: SparkClient) -> tuple[Member | None, Identity]:
-        if not options.is_exactly_once:
-            made = await client.idempotent_producer()
-            return None, Identity(producer_id=made.producer_id, epoch=made.producer_epoch)
-        producer = await _begin(client, attempt.transactional_id, options.transaction_timeout_ms)
-        name, producer_id, epoch = producer.member
-        return producer.member, Identity(
-            producer_id=producer_id, epoch=epoch, transactional_id=name
-        )
-
-    return asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
-
-
-async def _begin(
-    client: SparkClient, transactional_id: str, asked_ms: int | None
-) -> TransactionalProducer:
-    """Take over an id, for as long as was asked for or as is sensible and allowed."""
-    wanted = (TRANSACTION_MS, KAFKA_TRANSACTION_MS) if asked_ms is None else (asked_ms,)
-    for timeout_ms in wanted:
-        try:
-            return await client.begin(transactional_id, timeout_ms=timeout_ms)
-        except Refused as error:
-            if error.code != ErrorCode.invalid_transaction_timeout:
-                raise
-    raise ConfigError(
-        f"kafka.transaction.timeout.ms is {wanted[-1]}, and the cluster allows less: set the "
-        "option to what transaction.max.timeout.ms of the nodes is, or raise that"
-    )
 
 
 # On the driver.

@@ -27,6 +27,7 @@ from tidelog.records import Record, decode_batch, encode_batch, read_header
 from tidelog.simulation.host import SimulatedClock
 from tidelog.spark import asking, writing
 from tidelog.spark.content import Content
+from tidelog.spark.entering import Batch, Entered
 from tidelog.spark.filters import take
 from tidelog.spark.options import read_options, write_options
 from tidelog.spark.placing import Output
@@ -35,7 +36,7 @@ from tidelog.spark.reading import DataLost
 from tidelog.spark.rows import projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
 from tidelog.spark.streaming import StreamReader
-from tidelog.spark.writing import Batch, BatchWriter, NotDecided, Written
+from tidelog.spark.writing import BatchWriter, NotDecided, Written
 from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
@@ -222,10 +223,11 @@ def test_a_task_sees_partitions_that_were_added_since_the_last_task(monkeypatch)
     )
     options = write_options(AT | {"topic": "t"}, streaming=True)
     sender: Any = Sender()
-    assert Output(options, SCHEMA, sender, ME, slot=0)._count("t") == 2
+    entered = Entered(member=None, identity=ME, sender=sender, counts={})
+    assert Output(options, SCHEMA, entered, slot=0)._count("t") == 2
     client.partitions = 6
     # The next task, in the same worker.
-    assert Output(options, SCHEMA, sender, ME, slot=0)._count("t") == 6
+    assert Output(options, SCHEMA, entered, slot=0)._count("t") == 6
 
 
 async def _awaited(work):

@@ -1,3 +1,4 @@
+import asyncio
 from collections import defaultdict
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ from tidelog.client.partitioner import partition_for
 from tidelog.client.sender import Identity
 from tidelog.records import decode_batch, read_header
 from tidelog.spark import placing
+from tidelog.spark.entering import Entered
 from tidelog.spark.options import write_options
 from tidelog.spark.placing import CannotWrite, Output
 
@@ -47,7 +49,8 @@ class Sender:
 def output(sender, monkeypatch, *, partitions=3, **options):
     given = {"kafka.bootstrap.servers": "x:1", "kafka.max.request.size": str(BATCH_BYTES)}
     asked = write_options(given | options, streaming=True)
-    made = Output(asked, SCHEMA, sender, ME, slot=1)
+    entered = Entered(member=None, identity=ME, sender=sender, counts={})
+    made = Output(asked, SCHEMA, entered, slot=1)
     monkeypatch.setattr(made, "_count", lambda topic: partitions)
     return made
 
@@ -154,3 +157,23 @@ def test_a_row_that_has_no_place_is_refused(monkeypatch):
         wrong = pa.array([0, number], pa.int32())
         with pytest.raises(CannotWrite, match=rf"has {number}, but 'a' has partitions 0 to 2"):
             out.add(rows(range(2), topic=pa.array(["a", "a"]), partition=wrong))
+
+
+def test_a_batch_is_handed_over_when_there_is_room_for_it(monkeypatch):
+    class Full(Sender):
+        is_taking = False
+
+        async def put(self, place, content, records):
+            assert not self.is_taking, "the batch before has no room yet"
+            self.is_taking = True
+            await asyncio.sleep(0.05)
+            self.is_taking = False
+            await super().put(place, content, records)
+
+    sender = Full()
+    out = output(sender, monkeypatch, partitions=1, topic="t")
+    out.add(rows(range(1000)))
+    out.finish()
+
+    assert len(sender.batches["t", 0]) > 2
+    assert len(sender.records(("t", 0))) == 1000

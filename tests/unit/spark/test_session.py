@@ -50,3 +50,15 @@ def test_a_spark_without_arrow_names_the_command_that_helps(monkeypatch):
 
     with pytest.raises(SparkMissing, match=r"pyarrow.*pip install 'tidelog\[spark\]'"):
         check_installed()
+
+
+def test_python_processes_are_reached_without_tcp_where_the_path_is_short_enough():
+    near, far = Path("/tmp/tidelog-spark-1"), Path("/tmp") / ("x" * 60)
+
+    settings = session_settings("job", master="local[2]", directory=near, conf={})
+
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert settings["spark.python.unix.domain.socket.dir"] == str(near)
+    for directory, master in ((far, "local[2]"), (near, "spark://a:7077")):
+        settings = session_settings("job", master=master, directory=directory, conf={})
+        assert "spark.python.unix.domain.socket.enabled" not in settings

@@ -1,6 +1,6 @@
 """What tasks tell and drivers decide, with a cluster that is a few dictionaries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 from pyspark.sql.types import BinaryType, StructType
 
-from tidelog.client.cluster import Refused
+from tidelog.client.cluster import PartitionInfo, Refused, TopicInfo
 from tidelog.client.transactional import Decision, Member, TransactionalProducer
 from tidelog.errors import ConfigError
-from tidelog.spark import asking, writing
+from tidelog.spark import asking, entering, writing
 from tidelog.spark.content import Content
+from tidelog.spark.entering import Attempt, Batch, Found
 from tidelog.spark.options import write_options
 from tidelog.spark.proofs import OtherContent, Proof
-from tidelog.spark.writing import Attempt, Batch, NotDecided, Written, decide, query_batch, write
+from tidelog.spark.writing import NotDecided, Written, decide, query_batch, write
 from tidelog.txn.placement import coordinator_key, group_of
 from tidelog.txn.records import Counting
 
@@ -65,18 +66,25 @@ class Cluster:
         client: Any = self
         return TransactionalProducer(client, transactional_id, 7, 0)
 
+    def forget(self, topic: str) -> None:
+        """There is nothing to forget."""
+
+    async def topic(self, name: str, *, create: bool) -> TopicInfo:
+        one = PartitionInfo(partition=0, leader=1, epoch=0, replicas=(1,), in_sync=(1,))
+        return TopicInfo(name=name, id=None, internal=False, partitions=(one,))
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
 
-    def ask(bootstrap: str, question: Any, **_: Any) -> Any:
-        return asking.wait(asking.start(question(cluster)))
+    def ask_later(bootstrap: str, question: Any, **_: Any) -> Any:
+        return asking.start(question(cluster))
 
     monkeypatch.setattr(writing, "_abort", lambda options, members: cluster.aborted.extend(
         member.transactional_id for member in members
     ))  # fmt: skip
-    monkeypatch.setattr("tidelog.spark.writing.asking.ask", ask)
+    monkeypatch.setattr(asking, "ask_later", ask_later)
     return cluster
 
 
@@ -100,10 +108,10 @@ def wrote(batch: Batch, cluster: Cluster, *texts: str, slot: int = 0) -> Written
     return Written(batch, rows(*texts), member, found)
 
 
-async def _found(batch: Batch, cluster: Cluster) -> writing.Found | None:
+async def _found(batch: Batch, cluster: Cluster) -> Found | None:
     for group in (batch.group, batch.former_group):
         if group is not None and (one := await cluster.newest_decision(group)) is not None:
-            return writing.Found(group, one.batch_id, one.proof)
+            return Found(group, one.batch_id, one.proof)
     return None
 
 
@@ -195,6 +203,73 @@ def test_a_task_that_writes_nothing_tells_what_it_would_have_written(cluster):
     assert told.found is not None and told.found.batch_id == 1
 
 
+# How a task begins.
+
+
+def begin(cluster: Cluster, number: int = 0) -> entering.Beginning:
+    client: Any = cluster
+    attempt = Attempt(batch=batch(number), slot=0, is_first=True)
+    return asking.wait(asking.start(entering.begin(client, options(), attempt)))
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entering, "_expected", set())
+    entering.expect(Attempt(batch=batch(0), slot=0, is_first=True), rows=True)
+
+
+def test_an_id_is_taken_over_ahead_of_the_rows_only_where_there_were_some_last_time(
+    cluster, expected
+):
+    first, other = (Attempt(batch=batch(1), slot=slot, is_first=True) for slot in (0, 1))
+    assert begin(cluster, 1).entered is not None
+    cluster.timeouts.clear()
+
+    told = [write(options(), SCHEMA, attempt, iter([])) for attempt in (first, other)]
+
+    assert [one.member for one in told] == [None, None]
+    assert len(cluster.timeouts) == 1, "slot 0 had rows before, slot 1 had none"
+    assert begin(cluster, 2).entered is None, "slot 0 had none the last time"
+
+
+def test_no_id_is_taken_over_for_a_batch_that_was_decided(cluster, expected):
+    cluster.decided["spark.q@out"] = 1, None
+
+    beginning = begin(cluster, 1)
+
+    assert beginning.is_decided and beginning.entered is None
+    assert cluster.timeouts == []
+
+
+def test_the_decision_is_known_before_an_id_is_taken_over(cluster, expected, monkeypatch):
+    asked: list[str] = []
+    newest, take_over = cluster.newest_decision, cluster.begin
+
+    async def newest_decision(group: str) -> Decision | None:
+        found = await newest(group)
+        asked.append("answered")
+        return found
+
+    async def begins(name: str, *, timeout_ms: int) -> TransactionalProducer:
+        asked.append("taken over")
+        return await take_over(name, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(cluster, "newest_decision", newest_decision)
+    monkeypatch.setattr(cluster, "begin", begins)
+    begin(cluster)
+
+    assert asked == ["answered", "answered", "taken over"], "of both names of the group"
+
+
+def test_rows_that_fail_to_come_fail_the_task(cluster, expected):
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})
+        raise ValueError("no rows")
+
+    with pytest.raises(ValueError, match="no rows"):
+        write(options(), SCHEMA, Attempt(batch=batch(0), slot=0, is_first=True), broken())
+
+
 # Versions of an application.
 
 
@@ -270,7 +345,9 @@ def test_a_replay_that_is_passed_over_sweeps_too(cluster):
 
 def enter(cluster: Cluster, **given: str) -> list[int]:
     cluster.timeouts.clear()
-    writing._enter(options(**given), Attempt(batch=batch(0), slot=0, is_first=True))
+    client: Any = cluster
+    attempt = Attempt(batch=batch(0), slot=0, is_first=True)
+    asking.wait(asking.start(entering.enter(client, options(**given), attempt)))
     return cluster.timeouts
 
 

@@ -7,6 +7,7 @@ Rule 2: asked to stop, it stops the queries where they are; a batch that was cut
 """
 
 import json
+import os
 import random
 import signal
 import threading
@@ -20,7 +21,7 @@ from tidelog.errors import TidelogError
 from tidelog.spark.asking import ask, start
 from tidelog.spark.pipelines import orders, state
 from tidelog.spark.pipelines.progress import QueryState, fold
-from tidelog.spark.pipelines.sharing import check_shared
+from tidelog.spark.pipelines.sharing import check_shared, is_path
 from tidelog.spark.pipelines.sinks import query_names, start_all
 from tidelog.spark.pipelines.spec import Pipeline
 from tidelog.spark.pipelines.state import Phase, Run
@@ -40,6 +41,10 @@ SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
+
+FILE_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 OnChange: TypeAlias = Callable[[Run], None]
 
@@ -77,13 +82,28 @@ def run(pipeline: Pipeline, where: Where, *, stop: threading.Event, on_change: O
     return noted
 
 
+def checkpoint_settings(location: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """How Spark writes the files of a checkpoint, where that is safe to choose.
+
+    For each file that Spark writes to a disk of this machine, Hadoop starts ten processes (`chmod`
+    and `readlink`) by Spark's default, and two with this class. What happens to the files is the
+    same: one under another name, a look whether the name is taken, a rename. On other file systems
+    the default stays: there only the default may be able to replace a file in one step.
+    """
+    has_other_default = "spark.hadoop.fs.defaultFS" in conf or "HADOOP_CONF_DIR" in os.environ
+    is_here = is_path(location) and (location.startswith("file:") or not has_other_default)
+    return {"spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER} if is_here else {}
+
+
 def _run(
     pipeline: Pipeline, where: Where, noted: Run, stop: threading.Event, on_change: OnChange
 ) -> None:
     _tell(pipeline, noted, on_change)
     bootstrap = pipeline.bootstrap
     ask(bootstrap, lambda client: prepare(client, pipeline), timeout_seconds=REACH_SECONDS_MAX)
-    conf = {**SETTINGS, **pipeline.spark, **where.conf}
+    given = {**pipeline.spark, **where.conf}
+    location = pipeline.path(pipeline.checkpoint)
+    conf = {**SETTINGS, **checkpoint_settings(location, given), **given}
     with (
         spark_session(
             pipeline.name,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidelog.spark.pipelines.running import listening
+from tidelog.spark.pipelines.running import FILE_MANAGER, checkpoint_settings, listening
 
 SECONDS_MAX = 5.0
 
@@ -78,3 +78,28 @@ def test_handlers_and_threads_are_as_before_when_it_is_over():
 
     assert signal.getsignal(signal.SIGTERM) is before
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("location", ["/data/checkpoints", "file:///data/checkpoints"])
+def test_checkpoints_of_this_machine_are_written_without_a_process_for_each_file(
+    location, monkeypatch
+):
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+
+    (settings,) = checkpoint_settings(location, {}).items()
+
+    assert settings == ("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
+
+
+@pytest.mark.parametrize(
+    ("location", "conf"),
+    [
+        ("s3a://bucket/checkpoints", {}),
+        ("hdfs://a:9000/checkpoints", {}),
+        ("/on/hdfs/after/all", {"spark.hadoop.fs.defaultFS": "hdfs://a:9000"}),
+    ],
+)
+def test_checkpoints_elsewhere_are_written_as_spark_does(location, conf, monkeypatch):
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+
+    assert checkpoint_settings(location, conf) == {}
