@@ -11,19 +11,23 @@ Rule 5: in every task the connector waits for records that do not come, half a s
 """
 
 import asyncio
-import json
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench import Bench, Steps, run_fast
 from benchmarks.report import Measured, Report, Result, result
+from benchmarks.spark_latency import TRACED, TURNS, Latency, latency_results, traced
 from tests.suites.tools import InstallFailed, Missing, spark_connector_jars
 from tidelog.client.kafka import KafkaClient
+from tidelog.records import Record, encode_batch
 from tidelog.spark.session import spark_session
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ VALUE_BYTES: Final = 100
 PARTITIONS: Final = 4
 ROWS: Final = 4_000_000
 ROWS_QUICK: Final = 500_000
-LATENCY_BATCHES: Final = 40
+FEW_ROWS: Final = 100
 OURS: Final = "tidelog"
 THEIRS: Final = "kafka"
 THEIRS_HASTY: Final = "kafka, waits of 10 ms"
@@ -53,10 +57,13 @@ def run(bench: Bench) -> Report:
     notes: list[str] = []
     rows = ROWS_QUICK if bench.quick else ROWS
     rounds = 1 if bench.quick else 3
-    with bench.node() as node, _session(bench, notes) as (spark, sources):
+    trace = bench.fresh("trace")
+    with bench.node() as node, _session(bench, notes, trace) as (spark, sources):
         work = _Work(bench, spark, node.bootstrap, sources, rows)
         cases = work.cases()
-        with Steps(NAME, (rounds + 1) * len(cases) + len(sources)) as steps:
+        latency = work.latency()
+        turns = list(latency.turns(1 if bench.quick else TURNS))
+        with Steps(NAME, (rounds + 1) * len(cases) + len(turns)) as steps:
             for round_ in range(rounds + 1):
                 for (case, source), once in cases.items():
                     steps.begin(f"{case}, {source}")
@@ -64,10 +71,12 @@ def run(bench: Bench) -> Report:
                     seconds = once()
                     if round_:
                         measured.add((case, source), rows / seconds)
-            for source in sources:
-                steps.begin(f"micro-batches, {source}")
-                for milliseconds in work.micro_batches(source):
-                    measured.add(("micro-batch", source), milliseconds)
+            trace.write_text("")
+            for source, manager in turns:
+                steps.begin(f"micro-batches, {source}{manager}")
+                latency.measure(source, manager, measured)
+            latency.close()
+            notes.append(traced(trace))
     return Report(
         title=f"rows of {KEY_BYTES} + {VALUE_BYTES} bytes, one core",
         results=_results(measured, sources), notes=notes,
@@ -75,7 +84,9 @@ def run(bench: Bench) -> Report:
 
 
 @contextmanager
-def _session(bench: Bench, notes: list[str]) -> "Iterator[tuple[SparkSession, tuple[str, ...]]]":
+def _session(
+    bench: Bench, notes: list[str], trace: Path
+) -> "Iterator[tuple[SparkSession, tuple[str, ...]]]":
     """A Spark of one core, and the sources that it knows."""
     sources: tuple[str, ...] = (OURS,)
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "1"}
@@ -85,8 +96,27 @@ def _session(bench: Bench, notes: list[str]) -> "Iterator[tuple[SparkSession, tu
     except (Missing, InstallFailed) as error:
         notes.append(f"{CONNECTOR} was not measured: {error}")
     log = bench.fresh("spark-log")
-    with spark_session("bench", master="local[1]", conf=conf, log=log) as spark:
+    path = os.pathsep.join(filter(None, (str(TRACED), os.environ.get("PYTHONPATH"))))
+    with (
+        _environment(PYTHONPATH=path, TIDELOG_TRACE=str(trace)),
+        spark_session("bench", master="local[1]", conf=conf, log=log) as spark,
+    ):
         yield spark, sources
+
+
+@contextmanager
+def _environment(**told: str) -> Iterator[None]:
+    """What the JVM's Python processes find in their environment."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Work:
@@ -124,34 +154,24 @@ class _Work:
         cases["archive", OURS] = self._archive
         return cases
 
-    def micro_batches(self, source: str) -> list[float]:
-        """How long micro-batches of a few rows take, in milliseconds, from topic to topic."""
-        topic, target = self._new_topic(1), self._new_topic(1)
-        directory = self._bench.fresh("checkpoint")
-        reader = self._spark.readStream.format(_format(source))
-        rows = reader.options(**self._options, **OPTIONS.get(source, {}), subscribe=topic).load()
-        writer = rows.select("key", "value").writeStream.format(_format(source))
-        query = (
-            writer.options(**self._options, topic=target, checkpointLocation=str(directory))
-            .trigger(processingTime="0 seconds")
-            .start()
+    def latency(self) -> Latency:
+        """Micro-batches of a few rows, which take turns."""
+        formats = {one: (_format(one), OPTIONS.get(one, {})) for one in self._sources}
+        return Latency(
+            self._spark,
+            self._bench.fresh("checkpoints"),
+            formats,
+            new_topic=partial(self._new_topic, 1),
+            put=self._put_few,
+            bootstrap=self._bootstrap,
         )
-        few = self._spark.range(100).selectExpr(
-            "cast(id as string) key", "cast(id as string) value"
-        )
-        try:
-            query.processAllAvailable()
-            for _ in range(LATENCY_BATCHES // 4 if self._bench.quick else LATENCY_BATCHES):
-                self._append(OURS, few, topic)
-                query.processAllAvailable()
-            progress = [json.loads(one.json) for one in query.recentProgress]
-        finally:
-            query.stop()
-        shutil.rmtree(directory, ignore_errors=True)
-        took = [
-            float(one["durationMs"]["triggerExecution"]) for one in progress if one["numInputRows"]
+
+    def _put_few(self, topic: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        records = [
+            Record(key=b"%d" % n, value=b"%d" % n, timestamp_ms=now_ms) for n in range(FEW_ROWS)
         ]
-        return took[len(took) // 4 :]  # the first ones warm it up
+        self._ask(lambda client: client.produce(topic, 0, encode_batch(records)))
 
     def _made(self) -> "DataFrame":
         """Rows of no source."""
@@ -247,15 +267,5 @@ def _results(measured: Measured, sources: tuple[str, ...]) -> list[Result]:
         rate("read to write", ("read to write", THEIRS_HASTY)),
         rate("archive", None, ">= 500,000 rows/s"),
     ]
-    took = measured.of(("micro-batch", OURS))
-    for share, name, theirs in (
-        (0.5, "p50", THEIRS), (0.5, "p50", THEIRS_HASTY), (0.95, "p95", THEIRS_HASTY),
-    ):  # fmt: skip
-        limits = measured.of(("micro-batch", theirs)) if theirs in sources else []
-        results.append(
-            result(
-                NAME, f"micro-batch, topic to topic, {name}", took, "ms", share=share,
-                limits=limits, limit_name=f"{TITLES[theirs]}, p50",
-            )
-        )  # fmt: skip
-    return results
+    beside = {name: TITLES[name] for name in sources if name != OURS}
+    return results + latency_results(NAME, measured, OURS, beside, "<= 1.0")
