@@ -201,7 +201,7 @@ class AdminClient(KafkaClient):
             check(code, f"group {group!r}", _missing(code))
             return _group_info(answer)
 
-        return await self._ask_coordinator(group, ask)
+        return await self.ask_group_coordinator(group, ask)
 
     async def find_group(self, group: str) -> GroupInfo | None:
         """State and members; None if there is no such group."""
@@ -241,7 +241,7 @@ class AdminClient(KafkaClient):
                         )
             return dict(sorted(found.items()))
 
-        return await self._ask_coordinator(group, ask)
+        return await self.ask_group_coordinator(group, ask)
 
     async def commit_offsets(
         self,
@@ -249,8 +249,10 @@ class AdminClient(KafkaClient):
         offsets: Mapping[TopicPartition, Offset],
         *,
         metadata: Mapping[TopicPartition, str] | None = None,
+        member_id: str = "",
+        generation: int = NO_GENERATION,
     ) -> None:
-        """Commit for a group without members; it comes to be if it was not there."""
+        """Commit as a member, or for a group without members, which it creates if need be."""
         notes = metadata or {}
 
         async def ask(connection: Connection) -> None:
@@ -259,8 +261,8 @@ class AdminClient(KafkaClient):
                     connection,
                     Api.OFFSET_COMMIT,
                     group_id=group,
-                    generation_id_or_member_epoch=NO_GENERATION,
-                    member_id="",
+                    generation_id_or_member_epoch=generation,
+                    member_id=member_id,
                     group_instance_id=None,
                     retention_time=-1,
                     topics=[
@@ -282,7 +284,7 @@ class AdminClient(KafkaClient):
             )
             _check_places(response.topics)
 
-        await self._ask_coordinator(group, ask)
+        await self.ask_group_coordinator(group, ask)
 
     async def delete_offsets(self, group: str, places: Iterable[TopicPartition]) -> None:
         """Forget offsets of topics that no member consumes."""
@@ -300,7 +302,7 @@ class AdminClient(KafkaClient):
             check(response.error_code, f"group {group!r}", _missing(response.error_code))
             _check_places(response.topics)
 
-        await self._ask_coordinator(group, ask)
+        await self.ask_group_coordinator(group, ask)
 
     async def delete_group(self, group: str) -> None:
         """Forget a group without members, and its offsets."""
@@ -310,9 +312,13 @@ class AdminClient(KafkaClient):
             (answer,) = response.results
             check(answer.error_code, f"group {group!r}", _missing(answer.error_code))
 
-        await self._ask_coordinator(group, ask)
+        await self.ask_group_coordinator(group, ask)
 
-    async def _ask_coordinator(self, group: str, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    async def ask_group_coordinator(
+        self, group: str, ask: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        """Ask whoever coordinates the group now; again, where that may help."""
+
         async def attempt() -> T:
             connection = await self.any_connection()
             response = await connection.call(

@@ -174,7 +174,7 @@ class Teller:
             answer = await connection.request(asked)
             check(answer.topics[0].partitions[0].error_code, f"{group} commits")
 
-        await self.client.of_group(group, ask)
+        await self.client.ask_group_coordinator(group, ask)
 
     async def _look_up(self, group: str, topic_id: UUID) -> int | None:
         asked = request_entity(
@@ -197,7 +197,7 @@ class Teller:
             check(one.error_code, group)
             return int(one.committed_offset)
 
-        return await self.insist(lambda: self.client.of_group(group, ask))
+        return await self.insist(lambda: self.client.ask_group_coordinator(group, ask))
 
     # Static members.
 
@@ -224,7 +224,7 @@ class Teller:
             check(answer.error_code, f"{group} joins")
             return str(answer.member_id), int(answer.generation_id)
 
-        joined = await self.insist(lambda: self.client.of_group(group, ask))
+        joined = await self.insist(lambda: self.client.ask_group_coordinator(group, ask))
         assert joined is not None
         return joined
 
@@ -237,7 +237,7 @@ class Teller:
             )  # fmt: skip
             check(answer.error_code, f"{group} syncs")
 
-        await self.client.of_group(group, ask)
+        await self.client.ask_group_coordinator(group, ask)
 
     async def _live(self, group: str, member: str, generation: int) -> None:
         async def ask(connection: Connection) -> None:
@@ -249,4 +249,4 @@ class Teller:
                 self.world.fail(STATIC, f"{group}: {member} hears {answer.error_code!r}")
             check(answer.error_code, f"{group} lives")
 
-        await self.client.of_group(group, ask)
+        await self.client.ask_group_coordinator(group, ask)

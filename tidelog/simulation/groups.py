@@ -75,9 +75,6 @@ class OneTryAdmin(AdminClient):
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
 
-    async def of_group(self, group: str, ask: Callable[[Connection], Awaitable[T]]) -> T:
-        return await self._ask_coordinator(group, ask)
-
 
 class Member:
     """One consumer of a group, as its process knows itself."""
@@ -123,10 +120,10 @@ class Member:
                 protocols=[{"name": "shares", "metadata": b"%d" % self.joins}],
             )  # fmt: skip
 
-        answer = await self._clients[0].of_group(self.group, ask)
+        answer = await self._clients[0].ask_group_coordinator(self.group, ask)
         if answer.error_code == ErrorCode.member_id_required:
             self.id = answer.member_id
-            answer = await self._clients[0].of_group(self.group, ask)
+            answer = await self._clients[0].ask_group_coordinator(self.group, ask)
         check(answer.error_code, f"{self.name} joins")
         self.id, self.generation = answer.member_id, answer.generation_id
         await self._sync([member.member_id for member in answer.members])
@@ -148,7 +145,7 @@ class Member:
                 ],
             )  # fmt: skip
 
-        answer = await self._clients[0].of_group(self.group, ask)
+        answer = await self._clients[0].ask_group_coordinator(self.group, ask)
         check(answer.error_code, f"{self.name} syncs")
         self.shares = list(answer.assignment)
 
@@ -160,7 +157,7 @@ class Member:
             )  # fmt: skip
             check(answer.error_code, f"{self.name} lives")
 
-        await self._clients[0].of_group(self.group, ask)
+        await self._clients[0].ask_group_coordinator(self.group, ask)
 
     async def commit(
         self, place: TopicPartition, offset: Offset, late_seconds: float = 0.0
@@ -191,7 +188,7 @@ class Member:
             check(answer.topics[0].partitions[0].error_code, f"{self.name} commits")
 
         await asyncio.sleep(late_seconds)
-        await self._clients[1].of_group(self.group, ask)
+        await self._clients[1].ask_group_coordinator(self.group, ask)
 
     async def committed(self, place: TopicPartition) -> Offset:
         return await self._load.look_up(self._clients[1], self.group, place)
@@ -401,7 +398,7 @@ async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> tu
         check(one.error_code, f"{group} {place}")
         return int(one.committed_offset), str(one.metadata or "")
 
-    return await client.of_group(group, ask)
+    return await client.ask_group_coordinator(group, ask)
 
 
 def _raise(task: "asyncio.Task[None]") -> None:

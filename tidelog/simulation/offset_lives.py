@@ -219,7 +219,7 @@ class OffsetTeller(Teller):
             answer = await connection.request(entity)
             check(answer.topics[0].partitions[0].error_code, f"{group} commits")
 
-        await self.client.of_group(group, ask)
+        await self.client.ask_group_coordinator(group, ask)
 
     async def _delete_offset(self, group: str, place: TopicPartition) -> None:
         await self.client.delete_offsets(group, [place])
@@ -234,7 +234,7 @@ class OffsetTeller(Teller):
             for one in getattr(answer, "members", ()):
                 check(one.error_code, f"{group} is left")
 
-        await self.client.of_group(group, ask)
+        await self.client.ask_group_coordinator(group, ask)
 
     async def _told(self, group: str, place: TopicPartition) -> Told | None:
         asked = request_entity(
@@ -257,7 +257,7 @@ class OffsetTeller(Teller):
             check(one.error_code, group)
             return Told(int(one.committed_offset), str(one.metadata or ""))
 
-        return await self.insist(lambda: self.client.of_group(group, ask))
+        return await self.insist(lambda: self.client.ask_group_coordinator(group, ask))
 
 
 _NO_MORE: Final = (ErrorCode.group_id_not_found,)

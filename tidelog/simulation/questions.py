@@ -198,7 +198,7 @@ async def _delete_group(asker: Asker) -> None:
 
 async def _leave(asker: Asker) -> None:
     """Whoever leaves was never there."""
-    await asker.client._ask_coordinator(_TOPIC, _leave_group)
+    await asker.client.ask_group_coordinator(_TOPIC, _leave_group)
 
 
 async def _leave_group(connection: Any) -> None:

@@ -162,6 +162,15 @@ def consume(
             help="Wait for new records, or stop at the end that the log has now.",
         ),
     ] = True,
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group",
+            metavar="G",
+            help="Read as a member of this consumer group: go on where it is, share the "
+            "partitions with its other members, and commit what was printed.",
+        ),
+    ] = "",
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds of silence."),
@@ -191,7 +200,8 @@ def consume(
     """Read records and print one per line.
 
     Starts with what comes next, unless told where; with --no-follow, with the
-    oldest record. Values are printed as they are, except that a terminal gets
+    oldest record. With --group, that is for partitions of which the group has
+    committed nothing. Values are printed as they are, except that a terminal gets
     control characters in a visible form. With --max and --timeout together,
     too few records are a failure.
 
@@ -200,12 +210,18 @@ def consume(
       tidelog consume orders
       tidelog consume orders --from-beginning --max 10
       tidelog consume orders --tail 5 --show-key --show-offset
+      tidelog consume orders --group billing --from-beginning
       tidelog consume orders --timestamp 2025-01-31T12:00 --no-follow --json
       tidelog consume orders --value-format avro --schema-registry http://127.0.0.1:8081
     """
     starts = (from_beginning, offset is not None, timestamp is not None, tail is not None)
     if sum(starts) > 1:
         raise UsageError("--from-beginning, --offset, --timestamp, --tail: keep one of them")
+    if group and (partition or any(starts[1:])):
+        raise UsageError(
+            "--group goes on where the group is: leave out --partition, --offset, --timestamp, "
+            "--tail, or move the group with `tidelog groups reset`"
+        )
     plan = Plan(
         topic=topic,
         partitions=tuple(sorted(set(partition or ()))),
@@ -229,7 +245,12 @@ def consume(
             readers=value_readers(key_format, value_format, schema_registry, schema_registry_user),
         ),
     )
-    count = run(_consume(bootstrap, plan))
+    if group:
+        from tidelog.faces.cli.consume_group import consume_in_group
+
+        count = run(consume_in_group(bootstrap, plan, group))
+    else:
+        count = run(_consume(bootstrap, plan))
     if count_max is not None and count < count_max and timeout is not None:
         raise UserError(
             f"only {number(count)} of {number(count_max)} records came before {timeout:g} s of "
@@ -267,7 +288,7 @@ async def _consume(bootstrap: str, plan: Plan) -> int:
                     del consumer.positions[partition]
             if not consumer.positions:
                 return count
-            for partition, records in await _poll(client, consumer, plan, heard):
+            for partition, records in await poll(client, consumer, plan, heard):
                 heard = time.monotonic()
                 for record in records:
                     if plan.follow or record.offset < ends[partition]:
@@ -286,7 +307,7 @@ async def _consume(bootstrap: str, plan: Plan) -> int:
                 return count
 
 
-async def _poll(
+async def poll(
     client: "KafkaClient", consumer: "Consumer", plan: Plan, heard: float
 ) -> "list[tuple[int, list[Record]]]":
     """The next records; where retention was faster than we are, go on at the oldest one left."""

@@ -66,7 +66,7 @@ async def join(world: Cluster, group: str) -> None:
         )  # fmt: skip
         check(synced.error_code, group)
 
-    await client._ask_coordinator(group, ask)
+    await client.ask_group_coordinator(group, ask)
 
 
 def committed(world: Cluster, group: str) -> list[int]:
