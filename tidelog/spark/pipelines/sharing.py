@@ -21,6 +21,8 @@ def check_shared(pipeline: Pipeline, master: str) -> None:
     for name, sink in pipeline.sinks.items():
         if sink.parquet:
             places[f"sinks.{name}.parquet"] = pipeline.path(sink.parquet)
+        elif sink.delta:
+            places[f"sinks.{name}.delta"] = pipeline.path(sink.delta)
         elif sink.iceberg:
             warehouse = str(sink.catalog.get("warehouse", ""))
             if warehouse or not {"uri", "type", "name"} & sink.catalog.keys():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.spark.connect import is_connect, own_session
 from tidelog.spark.pipelines import expressions
+from tidelog.spark.pipelines.delta import DeltaWriter, Place
 from tidelog.spark.pipelines.formats import format_options
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.shipping import ship
@@ -100,6 +101,8 @@ def _start(
     match sink.kind:
         case "iceberg":
             writer = _into_iceberg(pipeline, name, sink, frame, patience)
+        case "delta":
+            writer = _into_delta(pipeline, name, sink, frame, patience)
         case "parquet":
             writer = frame.writeStream.format("parquet").option("path", pipeline.path(sink.parquet))
             writer = writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
@@ -110,7 +113,7 @@ def _start(
     else:
         writer = writer.trigger(processingTime=pipeline.trigger)
     return (
-        writer.options(**options_of(sink.options))
+        writer.options(**({} if sink.delta else options_of(sink.options)))
         .outputMode(sink.mode or "append")
         .queryName(name)
         .option("checkpointLocation", _checkpoint(pipeline, name))
@@ -169,6 +172,25 @@ def _into_iceberg(
     what = f"the catalog of table {sink.iceberg}"
     layout, evolve = layout_of(f"sinks.{name}", sink), sink.evolve is not False
     patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema, layout, evolve=evolve))
+
+    def write(batch: "DataFrame", number: int) -> None:
+        table.write(batch, query_id(batch, checkpoint), number)
+
+    return frame.writeStream.foreachBatch(write)
+
+
+def _into_delta(
+    pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame", patience: Patience
+) -> "DataStreamWriter":
+    place = Place(pipeline.path(sink.delta), options_of(sink.options))
+    checkpoint = _checkpoint(pipeline, name)
+    schema = frame.schema
+    if sink.upsert:
+        frame = as_changes(sink, frame)
+        schema = row_schema(frame)
+    table = DeltaWriter(place, sink.upsert, sink.upkeep is not False, patience, checkpoint)
+    evolve = sink.evolve is not False
+    patience.until_there(f"the store of {place.uri}", lambda: place.prepare(schema, evolve=evolve))
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch, checkpoint), number)

@@ -10,7 +10,7 @@
     traffic: {topic, per_second, once}                       orders to try it with
     sources: {TABLE: {topic | topics | pattern | files | iceberg, ...}}
     steps: [{sql | python: FILE, name: TABLE}]
-    sinks: {NAME: {from: TABLE, topic | bucket | parquet | iceberg, ...}}
+    sinks: {NAME: {from: TABLE, topic | bucket | parquet | iceberg | delta, ...}}
     spark: {spark.some.setting: value}
 
 Rule 1: nothing is read here but the folder's files; a cluster is not asked.
@@ -127,6 +127,8 @@ class Sink(_Strict, frozen=True, kw_only=True):
     """A compacted topic: the latest value of each key; no value deletes."""
     parquet: str = ""
     iceberg: str = ""
+    delta: str = ""
+    """A Delta table's place: a path, or a URI of an object store."""
 
     mode: Literal["", "append", "update", "complete"] = ""
     """Which rows a batch gives: new ones (the default), changed ones, or all."""
@@ -143,9 +145,9 @@ class Sink(_Strict, frozen=True, kw_only=True):
     sort_by: tuple[str, ...] = ()
     """How rows are sorted in the files of an Iceberg table: `at desc`."""
     evolve: bool | None = None
-    """Whether the columns of an Iceberg table follow the source's (the default)."""
+    """Whether the columns of an Iceberg or Delta table follow the source's (the default)."""
     upsert: tuple[str, ...] = ()
-    """Columns that are the key of an Iceberg table, which then has one row for each."""
+    """Columns that are the key of an Iceberg or Delta table, which then has one row for each."""
     changes: Literal["", "debezium"] = ""
     """What rows are: changes as Debezium tells them, or (the default) the new row."""
     delete: str = ""
@@ -153,7 +155,7 @@ class Sink(_Strict, frozen=True, kw_only=True):
     order_by: tuple[str, ...] = ()
     """Tells the last change of a key; `_offset` or `offset`, if there is one."""
     upkeep: Upkeep | bool | None = None
-    """Of an Iceberg table; `false`: somebody else keeps it in order."""
+    """Of an Iceberg or Delta table; `false`: somebody else keeps it in order."""
     options: dict[str, Option] = field(default_factory=dict)
     catalog: dict[str, Option] = field(default_factory=dict)
 
@@ -217,7 +219,7 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
 
 
 SOURCE_KINDS: Final = ("topic", "topics", "pattern", "files", "iceberg")
-SINK_KINDS: Final = ("topic", "bucket", "parquet", "iceberg")
+SINK_KINDS: Final = ("topic", "bucket", "parquet", "iceberg", "delta")
 _ALLOWED_OF_SOURCES: Final = {
     "topics": {"json", "format", "key_format", "dead_letter", "broken", "watermark", "options"},
     "files": {"format", "schema", "stream", "watermark", "options"},
@@ -238,6 +240,7 @@ _ALLOWED_OF_SINKS: Final = {
         "sort_by",
         "evolve",
     },
+    "delta": {"options", "upkeep", "upsert", "changes", "delete", "order_by", "evolve"},
 }
 
 
@@ -381,6 +384,8 @@ def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
         raise SpecError(f"{where}.upsert is missing: which columns are the key of a row?")
     if sink.iceberg:
         layout_of(where, sink)
+    if sink.delta and isinstance(sink.upkeep, Upkeep):
+        raise SpecError(f"{where}.upkeep: of a Delta table it is true or false")
     if isinstance(sink.upkeep, Upkeep):
         _check_upkeep(f"{where}.upkeep", sink.upkeep)
     if sink.table not in tables:

@@ -93,6 +93,18 @@ def row_schema(changes: "DataFrame") -> Any:
     return changes.schema[ROW].dataType
 
 
+def latest_changes(changes: "DataFrame", key: tuple[str, ...]) -> "DataFrame":
+    """The last change of each key, with the columns of the row."""
+    from pyspark.sql.functions import expr
+
+    keys = [f"{ROW}.{quoted(name)} AS _key_{at}" for at, name in enumerate(key)]
+    by_key = changes.selectExpr(*keys, ROW, DELETE, ORDER).groupBy(
+        *(f"_key_{at}" for at in range(len(key)))
+    )
+    last = by_key.agg(expr(f"max_by(struct({ROW}, {DELETE}), {ORDER})").alias("last"))
+    return last.selectExpr(f"last.{ROW}.*", f"last.{DELETE} AS {DELETE}")
+
+
 @dataclass(frozen=True, slots=True)
 class UpsertWriter:
     """Writes batches of changes into one table."""
@@ -112,7 +124,7 @@ class UpsertWriter:
 
     def _write(self, changes: "DataFrame", query: str, batch: int) -> int:
         # It is used several times, and must be the same each time.
-        latest = self._latest(changes).persist()
+        latest = latest_changes(changes, self.key).persist()
         try:
             proof = Proof.of_rows(latest.count(), source_ends(self.checkpoint, batch, query=query))
             for _ in range(COMMITS_MAX):
@@ -126,17 +138,6 @@ class UpsertWriter:
         finally:
             latest.unpersist()
         raise SpecError(f"iceberg: others change table {self.name} all the time; end one of them")
-
-    def _latest(self, changes: "DataFrame") -> "DataFrame":
-        """The last change of each key, with the columns of the row."""
-        keys = [f"{ROW}.{quoted(name)} AS _key_{at}" for at, name in enumerate(self.key)]
-        by_key = changes.selectExpr(*keys, ROW, DELETE, ORDER).groupBy(
-            *(f"_key_{at}" for at in range(len(self.key)))
-        )
-        from pyspark.sql.functions import expr
-
-        last = by_key.agg(expr(f"max_by(struct({ROW}, {DELETE}), {ORDER})").alias("last"))
-        return last.selectExpr(f"last.{ROW}.*", f"last.{DELETE} AS {DELETE}")
 
     def _attempt(
         self, table: "Table", latest: "DataFrame", query: str, batch: int, proof: Proof

@@ -91,13 +91,18 @@ def spark_schema(table: "Table") -> "StructType":
 
 def fitted(frame: "DataFrame", table: "Table") -> "DataFrame":
     """The same rows in the table's types, which may be wider than the source's."""
+    return fitted_to(frame, spark_schema(table), ".".join(table.name()))
+
+
+def fitted_to(frame: "DataFrame", columns: "StructType", name: str) -> "DataFrame":
+    """The same rows in the types that a table of this name has."""
     from pyspark.sql.types import StructField, StructType
 
-    there: dict[str, Any] = {field.name: field.dataType for field in spark_schema(table)}
-    if gone := [name for name in frame.schema.fieldNames() if name not in there]:
+    there: dict[str, Any] = {field.name: field.dataType for field in columns}
+    if gone := [column for column in frame.schema.fieldNames() if column not in there]:
         raise ColumnsGone(
-            f"table {'.'.join(table.name())} has no column {gone[0]} any more, which this query "
-            "writes; start it anew, which adds the column, or leave it out in a step"
+            f"table {name} has no column {gone[0]} any more, which this query writes; start it "
+            "anew, which adds the column, or leave it out in a step"
         )
     if all(same_type(field.dataType, there[field.name]) for field in frame.schema):
         return frame

@@ -45,7 +45,11 @@ def is_sparks_own(location: str) -> bool:
 
 
 def write_files(
-    frame: "DataFrame", location: str, storage: Storage, schema: pa.Schema, splitter: Splitter
+    frame: "DataFrame",
+    location: str,
+    storage: Storage,
+    schema: pa.Schema,
+    splitter: Splitter | None = None,
 ) -> list[WrittenFile]:
     """Write a frame as Parquet files below a location."""
     work = task(location, storage, schema, splitter)
@@ -56,7 +60,7 @@ def write_files(
 
 
 def task(
-    location: str, storage: Storage, schema: pa.Schema, splitter: Splitter
+    location: str, storage: Storage, schema: pa.Schema, splitter: Splitter | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with its rows."""
 

@@ -1,0 +1,222 @@
+"""Batches into a Delta table, without a Spark."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import (
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
+
+from tests.unit.spark.pipelines.test_iceberg import NORTH, SCHEMA, SOUTH, Frame
+from tidelog.spark.pipelines import delta, iceberg
+from tidelog.spark.pipelines.delta import DeltaWriter, Place, is_delta_away, written
+from tidelog.spark.pipelines.spec import SpecError, parse
+from tidelog.spark.proofs import OtherContent
+from tidelog.spark.tables.counting import RowsMissing
+from tidelog.spark.tables.waiting import Patience, StoppedWaiting
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_parquet(frame: Frame, location: str) -> int:
+        frame.parquet(location)
+        return len(frame.rows)
+
+    monkeypatch.setattr(delta, "write_parquet", write_parquet)
+    monkeypatch.setattr(iceberg, "_pass_by", Frame.pass_by)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(str(tmp_path / "orders"))
+    made.prepare(SCHEMA)
+    return made
+
+
+def rows(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table(place.table().scan().read_all()).to_pylist()
+    return sorted(found, key=str)
+
+
+def add(place: Place, frame: Frame, query: str, batch: int, **told: Any) -> int:
+    return DeltaWriter(place, **told).write(frame, query, batch)  # type: ignore[arg-type]
+
+
+def test_batches_are_added_and_one_that_is_repeated_is_there_once(place: Place) -> None:
+    assert add(place, Frame([NORTH]), "q1", 0) == 1
+    assert add(place, Frame([SOUTH, SOUTH]), "q1", 1) == 2
+    assert add(place, Frame([NORTH]), "q2", 0) == 1
+    again = Frame([SOUTH, SOUTH])
+
+    assert add(place, again, "q1", 1) == 0
+
+    assert rows(place) == [NORTH, NORTH, SOUTH, SOUTH]
+    assert (again.written, again.passed_by) == (0, 1)
+
+
+def test_a_batch_that_is_not_the_one_that_was_written_is_refused(
+    place: Place, tmp_path: Path
+) -> None:
+    add(place, Frame([NORTH]), "q1", 3)
+
+    with pytest.raises(OtherContent, match=r"batch 2 of query q1 .* the newest .* is 3"):
+        add(place, Frame([NORTH]), "q1", 2)
+    with pytest.raises(OtherContent, match=r"batch 3 of query q1 .* 1 rows, and this run's has 2"):
+        add(place, Frame([NORTH, SOUTH]), "q1", 3)
+    assert rows(place) == [NORTH]
+
+
+def test_a_batch_is_known_by_its_sources_ends(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"q1"}')
+
+    def write(frame: Frame, end: int) -> int:
+        (tmp_path / "checkpoint" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"t":{{"0":{end}}}}}')
+        return add(place, frame, "q1", 0, checkpoint=str(tmp_path / "checkpoint"))
+
+    assert write(Frame([NORTH]), 4) == 1
+    assert write(Frame([NORTH, SOUTH]), 4) == 0, "its rows may differ"
+    with pytest.raises(OtherContent, match=r"was not written: it was decided with sources' ends"):
+        write(Frame([NORTH]), 6)
+
+
+def test_a_batch_without_rows_leaves_no_files(place: Place, tmp_path: Path) -> None:
+    assert add(place, Frame([]), "q1", 0) == 0
+
+    assert place.table().version() == 0
+    assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("_SUCCESS")) == []
+
+
+def test_a_writer_that_lost_a_race_looks_for_its_batch_first(place: Place, tmp_path: Path) -> None:
+    class Overtaken(Frame):
+        def __init__(self, query: str) -> None:
+            super().__init__([NORTH])
+            self.query = query
+
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            if self.written == 1:
+                add(place, Frame([NORTH]), self.query, 0)
+
+    assert add(place, Overtaken("q1"), "q1", 0) == 0
+    assert rows(place) == [NORTH]
+    assert add(place, Overtaken("q3"), "q2", 0) == 1
+    assert rows(place) == [NORTH, NORTH, NORTH]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 3, "what lost is removed"
+
+
+def test_rows_that_were_written_elsewhere_are_missed(place: Place) -> None:
+    class Elsewhere(Frame):
+        def parquet(self, location: str) -> None:
+            Path(location.removeprefix("file://")).mkdir(parents=True)
+
+    with pytest.raises(RowsMissing, match=r"wrote 1 rows below .* and 0 are there"):
+        add(place, Elsewhere([NORTH]), "q1", 0)
+    assert written(place.table(), "q1") == -1
+
+
+def test_new_columns_are_added_and_narrower_values_fit(place: Place) -> None:
+    add(place, Frame([NORTH]), "q1", 0)
+    other = StructType().add("region", StringType()).add("total", FloatType())
+    other = other.add("count", IntegerType())
+    place.prepare(other)
+    assert add(place, Frame([NORTH], other), "q1", 0) == 0, "an evolution is no batch"
+
+    add(place, Frame([{"region": "west", "total": 0.5, "count": 3}], other), "q1", 1)
+
+    assert rows(place) == [
+        {**NORTH, "count": None},
+        {"region": "west", "total": 0.5, "count": 3},
+    ]
+
+
+def test_other_columns_are_refused_with_what_to_do(place: Place, tmp_path: Path) -> None:
+    text = StructType().add("region", LongType()).add("total", DoubleType())
+    with pytest.raises(SpecError, match=r"region is string in the table, and long in the source"):
+        place.prepare(text)
+    with pytest.raises(SpecError, match=r"has no column more, and `evolve: false` forbids"):
+        place.prepare(StructType([*SCHEMA.fields]).add("more", LongType()), evolve=False)
+    DeltaTable.create(tmp_path / "parts", pa.schema([("a", pa.string())]), partition_by=["a"])
+    with pytest.raises(SpecError, match=r"is partitioned by a, which is not supported"):
+        Place(str(tmp_path / "parts")).prepare(StructType().add("a", StringType()))
+
+
+def test_many_batches_leave_few_files(place: Place) -> None:
+    for batch in range(45):
+        add(place, Frame([NORTH]), "q1", batch)
+
+    assert len(place.table().file_uris()) < 25
+    assert rows(place) == [NORTH] * 45
+
+
+@pytest.mark.parametrize("does", [False, True])
+def test_a_store_that_is_away_is_waited_for_and_the_batch_is_there_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, does: bool
+) -> None:
+    commit, times = DeltaTable.create_write_transaction, [1, 2]
+
+    def unanswered(*told: Any, **more: Any) -> None:
+        if times:
+            times.pop()
+            if does:
+                times.clear()
+                commit(*told, **more)
+            raise OSError("Generic S3 error: error sending request")
+        commit(*told, **more)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", unanswered)
+
+    add(place, Frame([NORTH]), "q1", 0, patience=Patience(first_seconds=0.001))
+
+    assert rows(place) == [NORTH]
+    assert "waiting for the store of" in caplog.text
+
+
+def test_a_stop_ends_the_wait(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*told: Any, **more: Any) -> None:
+        raise OSError("Generic S3 error: error sending request")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", away)
+    stop = threading.Event()
+    stop.set()
+
+    with pytest.raises(StoppedWaiting):
+        add(place, Frame([NORTH]), "q1", 0, patience=Patience(stop=stop, first_seconds=60))
+
+
+def test_errors_of_the_library_are_told_apart() -> None:
+    assert is_delta_away(ValueError("Generic S3 error: Error performing GET: Connection refused"))
+    assert not is_delta_away(ValueError("Schema mismatch in /data/500/table"))
+
+
+def test_settings_of_a_store_are_those_of_iceberg_sinks() -> None:
+    told = Place("s3://lake/t", {"s3.endpoint": "http://h:1", "s3.region": "eu"}).store_options
+
+    assert told["aws_endpoint_url"] == "http://h:1"
+    assert told["aws_allow_http"] == "true"
+    assert told["aws_region"] == "eu"
+    assert told["retry_timeout"] == "10s"
+
+
+def test_a_sink_of_delta_takes_what_makes_sense(tmp_path: Path) -> None:
+    def made(**sink: Any) -> None:
+        document = {
+            "sources": {"a": {"topic": "a"}},
+            "sinks": {"out": {"from": "a", "delta": "tables/a", **sink}},
+        }
+        parse(document, tmp_path)
+
+    made(upsert=["id"], evolve=False, upkeep=False, options={"s3.region": "eu"})
+    with pytest.raises(SpecError, match=r"sinks\.out\.partition_by has no meaning for delta"):
+        made(partition_by=["a"])
+    with pytest.raises(SpecError, match=r"upkeep: of a Delta table it is true or false"):
+        made(upkeep={"snapshots": 3})

@@ -1,0 +1,373 @@
+"""Delta tables, without a jar: Spark writes the files, `deltalake` names them in the table's log.
+
+Rule 1: a batch's files and the note that it is written are one commit. The note is Delta's own: a
+        transaction identifier (`txn`) of the query, whose version is the batch's number.
+Rule 2: two more identifiers say what the batch was: how many rows, and a digest of its sources'
+        ends. They are kept with the table as the first is, so another batch of the same number is
+        refused however old the log is.
+Rule 3: a commit that was outpaced, or of which nobody knows whether it was done, is looked for by
+        its note before anything is written again.
+Rule 4: columns are added, never widened: Delta tables of other engines could not be read any more.
+"""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.errors import TidelogError
+from tidelog.spark.archive.storage import Storage
+from tidelog.spark.pipelines.documents import SpecError
+from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
+from tidelog.spark.tables.counting import check_rows, write_parquet
+from tidelog.spark.tables.waiting import Away, Patience, is_away, told_as_away
+from tidelog.spark.tables.writing import is_sparks_own, write_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+COMMITS_MAX: Final = 20
+COMPACT_EVERY: Final = 20
+NOTE: Final = "tidelog.batch."
+ROWS: Final = "tidelog.rows."
+ENDS: Final = "tidelog.ends."
+UNKNOWN: Final = -1
+STORE_OPTIONS: Final = {
+    "s3.endpoint": "aws_endpoint_url", "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key", "s3.session-token": "aws_session_token",
+    "s3.region": "aws_region",
+}  # fmt: skip
+"""Settings of a store as pyiceberg and Iceberg sinks name them, and as `deltalake` does."""
+SHORT_RETRIES: Final = {"max_retries": "2", "retry_timeout": "10s"}
+"""Who is away for longer is waited for by us, who say so."""
+NETWORK: Final = (
+    "error sending request", "connection refused", "connection reset", "connection closed",
+    "timed out", "503 service unavailable", "500 internal server error",
+)  # fmt: skip
+CONSTRAINTS: Final = "delta.constraints."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table lies, and how it is reached."""
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def store_options(self) -> dict[str, str]:
+        told = {STORE_OPTIONS.get(key, key): value for key, value in self.options.items()}
+        if told.get("aws_endpoint_url", "").startswith("http://"):
+            told.setdefault("aws_allow_http", "true")
+        return {**SHORT_RETRIES, **told} if "://" in self.uri else told
+
+    @property
+    def storage(self) -> Storage:
+        return Storage.of(dict(self.options))
+
+    def table(self) -> "DeltaTable":
+        from deltalake import DeltaTable
+
+        with _told(self.uri):
+            return DeltaTable(self.uri, storage_options=self.store_options)
+
+    def prepare(self, schema: "StructType", *, evolve: bool = True) -> None:
+        """Have a table here that takes rows of this schema."""
+        try:
+            from deltalake import DeltaTable
+        except ImportError:
+            raise SpecError("delta: it needs `pip install 'tidelog[delta]'`") from None
+
+        from tidelog.spark.pipelines.iceberg import arrow_schema
+
+        wanted = arrow_schema(schema)
+        with _told(self.uri):
+            DeltaTable.create(self.uri, wanted, mode="ignore", storage_options=self.store_options)
+        table = self.table()
+        _check_writable(self.uri, table)
+        _follow(self.uri, table, wanted, is_allowed=evolve)
+
+
+def _told(uri: str) -> Any:
+    return told_as_away(f"the store of {uri}")
+
+
+def is_delta_away(error: BaseException) -> bool:
+    """Whether `deltalake` says that a store cannot be reached, for which it has no own error."""
+    words = str(error).lower()
+    return is_away(error) or any(one in words for one in NETWORK)
+
+
+def _check_writable(uri: str, table: "DeltaTable") -> None:
+    about = table.metadata()
+    if about.partition_columns:
+        raise SpecError(
+            f"delta: {uri} is partitioned by {', '.join(about.partition_columns)}, which is not "
+            "supported; name another table"
+        )
+    if any(key.startswith(CONSTRAINTS) for key in about.configuration):
+        raise SpecError(f"delta: {uri} has constraints, which nobody would check; name another")
+
+
+def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: bool) -> None:
+    from deltalake import Schema as DeltaSchema
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    from tidelog.spark.tables.evolving import ADD, changes
+
+    there = arrow_of(table)
+    found = changes(_pyarrow_to_schema_without_ids(there), _pyarrow_to_schema_without_ids(wanted))
+    refused = [one for one in found if one.kind != ADD or len(one.path) > 1]
+    if refused:
+        told = "; ".join(map(str, refused))
+        raise SpecError(
+            f"delta: {uri} has other columns, and nothing was changed: {told}. Cast or rename the "
+            "column in a step, or write to another table"
+        )
+    names = [one.path[0] for one in found]
+    if names and not is_allowed:
+        raise SpecError(
+            f"delta: {uri} has no column {', '.join(names)}, and `evolve: false` forbids to add it"
+        )
+    if names:
+        import pyarrow as pa
+
+        fields = DeltaSchema.from_arrow(pa.schema([wanted.field(name) for name in names])).fields
+        table.alter.add_columns(list(fields))
+        logger.warning("table %s follows its source: new are %s", uri, ", ".join(names))
+
+
+def arrow_of(table: "DeltaTable") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+# Notes.
+
+
+def written(table: "DeltaTable", query: str) -> int:
+    """The last batch of a query that a table has; -1 if none."""
+    found = table.transaction_version(f"{NOTE}{query}")
+    return UNKNOWN if found is None else int(found)
+
+
+def note(query: str, batch: int, proof: Proof) -> "CommitProperties":
+    """What a commit says of its batch. It is tried once: pyiceberg's rule, for the same reason."""
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={"tidelog.query-id": query, "tidelog.batch-id": str(batch)},
+        app_transactions=[
+            Transaction(f"{NOTE}{query}", batch),
+            Transaction(f"{ROWS}{query}", proof.rows),
+            Transaction(f"{ENDS}{query}", _number(proof.digest)),
+        ],
+        max_commit_retries=0,
+    )
+
+
+def _number(digest: str | None) -> int:
+    """As much of a digest as an identifier's version holds: 60 bits."""
+    return UNKNOWN if digest is None else int(digest[:15], 16)
+
+
+def check_replay(table: "DeltaTable", uri: str, query: str, batch: int, proof: Proof) -> None:
+    """Refuse to pass over a batch that is not the one that was written under its number."""
+    newest = written(table, query)
+    rows = table.transaction_version(f"{ROWS}{query}")
+    ends = table.transaction_version(f"{ENDS}{query}")
+    decided = None
+    if rows is not None:
+        digest = None if ends is None or ends == UNKNOWN else f"{ends:015x}"
+        decided = Proof(int(rows), digest=digest)
+    short = None if proof.digest is None else proof.digest[:15]
+    why = difference(decided, replace(proof, digest=short))
+    if newest > batch:
+        why = f"the newest that was written is {newest}, and only that comes again"
+    if why is not None:
+        raise OtherContent(
+            f"batch {batch} of query {query} into {uri} was not written: {why}. The checkpoint is "
+            "older than the table, or was repaired. Begin with a new checkpoint where the written "
+            "batch ended"
+        )
+
+
+# Batches.
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaWriter:
+    """Writes the batches of queries into one table; with a key, as changes of its rows."""
+
+    place: Place
+    key: tuple[str, ...] = ()
+    has_upkeep: bool = True
+    patience: Patience = field(default_factory=Patience)
+    checkpoint: str | None = None
+    """Of the query, which says what its batches read."""
+
+    def write(self, frame: "DataFrame", query: str, batch: int) -> int:
+        """Write a batch unless it is there; how many rows that were."""
+
+        def attempt() -> int:
+            try:
+                return self._write(frame, query, batch)
+            except TidelogError:
+                raise
+            except Exception as error:
+                if is_delta_away(error):
+                    raise Away(f"{self.place.uri} cannot be reached: {error}") from error
+                self.place.table()  # a job of Spark does not say that a store is away; this does
+                raise
+
+        return self.patience.until_there(f"the store of {self.place.uri}", attempt)
+
+    def _write(self, frame: "DataFrame", query: str, batch: int) -> int:
+        from deltalake.exceptions import CommitFailedError
+
+        from tidelog.spark.pipelines.iceberg import _pass_by
+
+        ends = source_ends(self.checkpoint, batch, query=query)
+        for attempt in range(1, COMMITS_MAX + 1):
+            table = self.place.table()
+            if written(table, query) >= batch:
+                proof = Proof.of_rows(_pass_by(frame), ends)
+                check_replay(table, self.place.uri, query, batch, proof)
+                return 0
+            try:
+                write = self._merge if self.key else self._append
+                rows = write(table, frame, query, batch, ends)
+            except CommitFailedError:
+                if attempt == COMMITS_MAX:
+                    raise
+                continue
+            self._keep_in_order()
+            return rows
+        return 0
+
+    def _append(
+        self, table: "DeltaTable", frame: "DataFrame", query: str, batch: int, ends: Any
+    ) -> int:
+        directory = f"{query}-{batch}-{uuid.uuid4().hex[:8]}"
+        location = f"{_located(self.place.uri)}/{directory}"
+        try:
+            files = self._files(table, frame, location)
+            rows = sum(files.values())
+            if rows:
+                actions: list[AddAction | RemoveAction] = [
+                    self._action(directory, path, count) for path, count in files.items()
+                ]
+                told = note(query, batch, Proof.of_rows(rows, ends))
+                table.create_write_transaction(
+                    actions, "append", table.schema(), commit_properties=told
+                )
+                return rows
+        except Exception as error:
+            if not is_delta_away(error):
+                self._remove(location)
+            raise
+        self._remove(location)
+        return 0
+
+    def _files(self, table: "DeltaTable", frame: "DataFrame", location: str) -> dict[str, int]:
+        """The files of a batch, each with its rows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from tidelog.spark.tables.batches import fitted_to
+
+        schema, storage = arrow_of(table), self.place.storage
+        fitting = fitted_to(frame, from_arrow_schema(schema), self.place.uri)
+        if is_sparks_own(location):
+            rows = write_parquet(fitting, location)
+            paths = storage.list_files(location, ".parquet")
+        else:
+            there = [field for field in schema if field.name in frame.schema.fieldNames()]
+            found = write_files(fitting, location, storage, _schema(there))
+            rows, paths = sum(one.rows for one in found), [one.path for one in found]
+        files = {path: _rows(storage, path) for path in paths}
+        check_rows(location, written=rows, found=sum(files.values()))
+        return {path: count for path, count in files.items() if count}
+
+    def _action(self, directory: str, path: str, rows: int) -> "AddAction":
+        from deltalake.transaction import AddAction
+
+        filesystem, inside = self.place.storage.find(path)
+        size = filesystem.get_file_info(inside).size
+        name = f"{directory}/{path.rpartition('/')[2]}"
+        stats = json.dumps({"numRecords": rows})
+        return AddAction(name, size, {}, int(time.time() * 1000), True, stats)
+
+    def _remove(self, location: str) -> None:
+        filesystem, path = self.place.storage.find(location)
+        with suppress(FileNotFoundError):
+            filesystem.delete_dir(path)
+
+    def _merge(
+        self, table: "DeltaTable", changes: "DataFrame", query: str, batch: int, ends: Any
+    ) -> int:
+        """Apply changes. `deltalake` does it in this process, so a batch must fit into it."""
+        from tidelog.spark.pipelines.upserts import DELETE, latest_changes
+
+        source = latest_changes(changes, self.key).toArrow()
+        columns = [name for name in source.column_names if name != DELETE]
+        values = {f"`{name}`": f"source.`{name}`" for name in columns}
+        same = (f"target.`{one}` IS NOT DISTINCT FROM source.`{one}`" for one in self.key)
+        rows = source.num_rows
+        (
+            table.merge(
+                source,
+                " AND ".join(same),
+                source_alias="source",
+                target_alias="target",
+                commit_properties=note(query, batch, Proof.of_rows(rows, ends)),
+            )
+            .when_matched_delete(f"source.{DELETE}")
+            .when_matched_update(values, f"NOT source.{DELETE}")
+            .when_not_matched_insert(values, f"NOT source.{DELETE}")
+            .execute()
+        )
+        return int(rows)
+
+    def _keep_in_order(self) -> None:
+        """Merge small files every so many commits; it never fails a batch."""
+        if not self.has_upkeep:
+            return
+        try:
+            table = self.place.table()
+            if table.version() % COMPACT_EVERY == 0:
+                table.optimize.compact()
+        except Exception as error:
+            logger.warning("small files of %s were not merged: %s", self.place.uri, error)
+
+
+def _located(uri: str) -> str:
+    return (uri if "://" in uri else f"file://{uri}").rstrip("/")
+
+
+def _schema(fields: "list[pa.Field]") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema(fields)
+
+
+def _rows(storage: Storage, location: str) -> int:
+    """Of a file; none, if it is not there."""
+    import pyarrow.parquet as pq
+
+    filesystem, path = storage.find(location)
+    try:
+        with filesystem.open_input_file(path) as file:
+            return int(pq.read_metadata(file).num_rows)
+    except FileNotFoundError:
+        return 0
