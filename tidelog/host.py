@@ -145,6 +145,8 @@ class Lane(Enum):
     write."""
     IDLE = "idle"
     """Reads that may take as long as they like: the device serves everybody else first."""
+    SCHEMAS = "schemas"
+    """Keys and values by a schema registry's schemas, which may have to be asked for first."""
 
 
 class Offload(Protocol):
@@ -593,7 +595,7 @@ class SystemDisk:
 
 
 class ThreadOffload:
-    """A thread for writes, two for syncs, an idle one, and a few for everything else.
+    """A thread for writes, two for syncs, an idle one, one for schemas, a few for everything else.
 
     Simpler than an executor of the standard library, and worth it: a hand-over to the disk and
     back is on the way of every acknowledged record.

@@ -194,6 +194,14 @@ class NodeConfig:
         "Whose pages may use the HTTP face from a browser, beside its own; `*` for everybody's.",
         is_list=True, pattern=r"\*|https?://[^/\s,]+", form="origins as http://HOST:PORT, or *",
     )  # fmt: skip
+    schema_registry_url: str = setting(
+        "",
+        "The schema registry whose schemas the HTTP records are decoded and encoded by, as "
+        "http://127.0.0.1:8081; none: `encoding=avro`, `protobuf` and `json-schema` are refused. "
+        "TIDELOG_SCHEMA_REGISTRY_USER in the node's environment is its USER:PASSWORD.",
+        pattern=r"https?://[^/@\s,?#]+(/[^@\s,?#]*)?",
+        form="an address as http://HOST:PORT, without a user",
+    )
     max_incremental_fetch_partitions: int = setting(
         100_000, "Partitions that one fetch session may hold.", least=1
     )

@@ -32,7 +32,8 @@ class Setting:
     is_list: bool = False
     """Words between commas, each once. It may be empty where its default is."""
     pattern: str = ""
-    """What each word of a list looks like; `form` says it for people."""
+    """What a text, or each word of a list, looks like if it is not empty; `form` says it for
+    people."""
     form: str = ""
 
     def parse(self, value: object) -> Any:
@@ -53,7 +54,8 @@ class Setting:
 
     def _is_allowed(self, parsed: Any) -> bool:
         if not self.is_list:
-            return not self.choices or parsed in self.choices
+            is_word = not self.pattern or not parsed or re.fullmatch(self.pattern, parsed)
+            return bool(is_word) and (not self.choices or parsed in self.choices)
         words = split_list(parsed)
         if not words:
             return not self.default

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.schemas.avro_documents import document_of, typed
+from tidelog.schemas.avro_documents import document_of, json_of, typed
 from tidelog.schemas.avro_items import guard
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import told
@@ -188,9 +188,10 @@ class AvroCodec(Codec):
     def document(self, payload: bytes) -> Any:
         return self._decode(payload)
 
-    def payload(self, line: bytes) -> bytes:
+    def payload(self, line: bytes, *, is_typed: bool = True) -> bytes:
         try:
-            value = typed(self._parsed, document_of(line, self._parsed), self._named)
+            found = document_of(line, self._parsed) if is_typed else json_of(line)
+            value = typed(self._parsed, found, self._named)
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         return self._encode(value)

@@ -18,6 +18,14 @@ from tidelog.schemas.documents import decoded, parsed, shown
 from tidelog.schemas.problems import DoesNotFit
 
 
+def json_of(text: bytes) -> Any:
+    """What a JSON text says."""
+    try:
+        return parsed(decoded(text), exact=True)
+    except ValueError as error:
+        raise DoesNotFit(f"it is no JSON: {error}") from None
+
+
 def document_of(line: bytes, schema: Any) -> Any:
     """What a line says; a text that is no JSON is a string."""
     words = decoded(line)

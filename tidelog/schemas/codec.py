@@ -30,17 +30,19 @@ class Codec(ABC):
         """A payload of this schema as the values that `documents.text` writes."""
 
     @abstractmethod
-    def payload(self, line: bytes) -> bytes:
-        """The payload of a value in JSON."""
+    def payload(self, line: bytes, *, is_typed: bool = True) -> bytes:
+        """The payload of a value in JSON.
+
+        In a line that a person typed, a string needs no quotes if the schema has strings alone.
+        """
 
     def text(self, payload: bytes) -> bytes:
         """A payload of this schema as JSON."""
         return text(self.document(payload))
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a reader must know beside the schema's id to write such a value again."""
-        return {}
+    def message_of(self, payload: bytes) -> str | None:
+        """Which of several types of the schema a payload is, for who would write it again."""
+        return None
 
     # Columns.
 

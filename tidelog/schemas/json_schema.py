@@ -73,18 +73,18 @@ class JsonSchemaCodec(Codec):
         # One line, which keeps the digits of numbers and the order of members.
         return msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload
 
-    def payload(self, line: bytes) -> bytes:
-        words = decoded(line)
+    def payload(self, line: bytes, *, is_typed: bool = True) -> bytes:
+        words, is_string = decoded(line), is_typed and self._is_string
         try:
             found = parsed(words)
             json.loads(words, parse_constant=_no_constant)
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except ValueError as error:
-            if not self._is_string:
+            if not is_string:
                 raise DoesNotFit(f"it is no JSON: {error}") from None
             found = words
-        if self._is_string and not isinstance(found, str):
+        if is_string and not isinstance(found, str):
             found = words  # 1.10 is the string 1.10, not 1.1
         self._check(found)
         return _encode(found) if found is words else line.strip()

@@ -86,7 +86,12 @@ class ProtobufCodec(Codec):
         except Exception as error:  # json_format lets through what values of others make of it
             raise DoesNotFit(f"JSON cannot say it: {told(error)}") from error
 
-    def payload(self, line: bytes) -> bytes:
+    def message_of(self, payload: bytes) -> str | None:
+        way, _ = framing.unframe_indexes(payload)
+        return str(self.parser(way).descriptor.full_name)
+
+    def payload(self, line: bytes, *, is_typed: bool = True) -> bytes:
+        del is_typed  # a message is an object
         from google.protobuf import json_format
 
         words = decoded(line)

@@ -10,7 +10,9 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -24,10 +26,23 @@ TIMEOUT_SECONDS: Final = 10.0
 TRIES_MAX: Final = 4
 PAUSE_SECONDS: Final = 0.2
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+SCHEMAS_MAX: Final = 10_000
+"""Schemas that a process remembers; then it forgets the oldest."""
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 AVRO: Final = "AVRO"
 """The kind of a schema that names none."""
 T = TypeVar("T")
+_deadline: ContextVar[float] = ContextVar("_deadline", default=float("inf"))
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Give all questions that this thread asks meanwhile so many seconds together."""
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +106,14 @@ class Registry:
             query = {"format": form} if form else {}
             known = self._ask("GET", f"/schemas/ids/{schema_id}", _schema, query=query)
             with self._lock:
+                if len(self._schemas) >= SCHEMAS_MAX:
+                    del self._schemas[next(iter(self._schemas))]
                 self._schemas[schema_id, form] = known
         return known
+
+    def knows(self, schema_id: int) -> bool:
+        """Whether the schema of an id is at hand, and the registry need not be asked."""
+        return (schema_id, "") in self._schemas
 
     def latest(self, subject: str) -> Registered:
         return self.version(subject, "latest")
@@ -125,11 +146,21 @@ class Registry:
         headers = {"Content-Type": CONTENT_TYPE} if body is not None else {}
         failure = ""
         for left in reversed(range(TRIES_MAX)):
+            ends = min(time.monotonic() + self._seconds_max, _deadline.get())
+            seconds = ends - time.monotonic()
+            if seconds <= 0:
+                failure = failure or "there is no time left to ask it"
+                break
             try:
                 with self._http.stream(
-                    method, self.url + path, params=query or None, json=body, headers=headers
+                    method,
+                    self.url + path,
+                    params=query or None,
+                    json=body,
+                    headers=headers,
+                    timeout=seconds,
                 ) as answer:
-                    data = self._body(answer, path)
+                    data = self._body(answer, path, ends)
             except httpx.RequestError as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
@@ -143,8 +174,7 @@ class Registry:
             "schema.registry.url, and that it runs"
         )
 
-    def _body(self, answer: httpx.Response, path: str) -> bytes:
-        ends = time.monotonic() + self._seconds_max
+    def _body(self, answer: httpx.Response, path: str, ends: float) -> bytes:
         data = bytearray()
         for part in answer.iter_bytes():
             data += part

@@ -49,6 +49,8 @@ class ValueWriter:
             self._codec = form.codec(schema)  # nothing is registered that cannot be written
             self.schema_id = form.registry().register(subject, schema)
 
-    def bytes_of(self, data: bytes | None) -> bytes | None:
-        """The record of a value in JSON."""
-        return None if data is None else framing.frame(self.schema_id, self._codec.payload(data))
+    def bytes_of(self, data: bytes | None, *, is_typed: bool = True) -> bytes | None:
+        """The record of a value in JSON, which a person may have typed."""
+        if data is None:
+            return None
+        return framing.frame(self.schema_id, self._codec.payload(data, is_typed=is_typed))

@@ -106,6 +106,30 @@ def test_a_user_in_the_address_is_who_asks_and_is_not_shown(double):
     assert "secret" not in repr(form)
 
 
+def test_all_questions_of_a_request_have_some_seconds_together(monkeypatch):
+    asked = []
+
+    def answer(request):
+        asked.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200, json={"schema": "x"})
+
+    registry = Registry("http://127.0.0.1:1", transport=httpx.MockTransport(answer))
+    with module.within(5.0):
+        registry.schema(1)
+    assert 0 < asked.pop() <= 5.0
+    with module.within(0.0), pytest.raises(RegistryDown, match="no time left"):
+        registry.schema(2)
+    assert asked == [] and registry.knows(1) and not registry.knows(2)
+
+
+def test_a_process_remembers_a_bounded_number_of_schemas(monkeypatch):
+    monkeypatch.setattr(module, "SCHEMAS_MAX", 2)
+    registry = answering(json={"schema": "x"})
+    for number in (1, 2, 3):
+        registry.schema(number)
+    assert [registry.knows(number) for number in (1, 2, 3)] == [False, True, True]
+
+
 def test_an_answer_that_does_not_end_is_none(monkeypatch):
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0)
 

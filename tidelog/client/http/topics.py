@@ -13,6 +13,7 @@ from tidelog.client.http.sse import Event
 from tidelog.client.http.values import (
     Document,
     Encoding,
+    Form,
     Isolation,
     Produced,
     Record,
@@ -119,19 +120,26 @@ class TopicPlans:
         self,
         value: Any,
         *,
-        key: str | bytes | None = None,
+        key: Any = None,
         headers: Mapping[str, str] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         encoding: Encoding | None = None,
+        key_encoding: Form | None = None,
+        schema: Mapping[str, Any] | None = None,
+        key_schema: Mapping[str, Any] | None = None,
         min_replicas_ack: int | None = None,
         sync_timeout: Seconds | None = None,
         idempotency_key: str | None = None,
     ) -> Plan[Produced]:
-        """Write one record: bytes as they are, a str as its UTF-8, anything else as JSON."""
+        """Write one record: bytes as they are, a str as its UTF-8, anything else as JSON.
+
+        With a format as its encoding, the node writes it by a schema of its registry.
+        """
         record = ToProduce(
             value=value, key=key, headers=headers or {}, partition=partition,
-            timestamp_ms=timestamp_ms, encoding=encoding,
+            timestamp_ms=timestamp_ms, encoding=encoding, key_encoding=key_encoding,
+            schema=schema, key_schema=key_schema,
         )  # fmt: skip
         (produced,) = yield from self.produce_many(
             [record], min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
@@ -169,14 +177,19 @@ class TopicPlans:
         limit: int = PAGE,
         wait: Seconds = 0.0,
         max_bytes: int | None = None,
-        encoding: Shown = "auto",
+        encoding: Shown | Form = "auto",
+        key_encoding: Form | None = None,
         isolation: Isolation = "committed",
     ) -> Plan[Records]:
-        """Records from an offset on, or from a time on, or the oldest; waits for one that long."""
+        """Records from an offset on, or from a time on, or the oldest; waits for one that long.
+
+        With a format as encoding, the node decodes them by the schemas of its registry.
+        """
         wait_ms = milliseconds(wait)
         query = {
             "offset": offset, "time_ms": time_ms, "limit": limit, "wait_ms": wait_ms or None,
-            "max_bytes": max_bytes, "encoding": encoding, "isolation": isolation,
+            "max_bytes": max_bytes, "encoding": encoding, "key_encoding": key_encoding,
+            "isolation": isolation,
         }  # fmt: skip
         found = yield from self._core.ask(
             Ask(
@@ -220,10 +233,11 @@ class TopicPlans:
     def _place_of(self, records: Sequence[ToProduce]) -> Place:
         """The partition if all go to the same one."""
         first = records[0] if len(records) == 1 else None
-        if first is None or (first.partition is None and first.key is None):
+        is_keyed = first is not None and first.key is not None and first.key_encoding is None
+        if first is None or (first.partition is None and not is_keyed):
             return Place(topic=self.name)
         key = first.key.encode() if isinstance(first.key, str) else first.key
-        return Place(topic=self.name, partition=first.partition, key=key)
+        return Place(topic=self.name, partition=first.partition, key=key if is_keyed else None)
 
 
 def _path(topic: str) -> str:
@@ -237,7 +251,9 @@ def _to_json(record: ToProduce) -> Document:
     elif encoding is None:
         encoding = "text" if isinstance(value, str) else "json"
     said: Document = {"value": value, "encoding": encoding}
-    if isinstance(record.key, bytes):
+    if record.key_encoding is not None:
+        said |= {"key": record.key, "key_encoding": record.key_encoding}
+    elif isinstance(record.key, bytes):
         said |= {"key": b64encode(record.key).decode(), "key_encoding": "base64"}
     elif record.key is not None:
         said["key"] = record.key
@@ -247,4 +263,8 @@ def _to_json(record: ToProduce) -> Document:
         said["partition"] = record.partition
     if record.timestamp_ms is not None:
         said["timestamp_ms"] = record.timestamp_ms
+    if record.schema is not None:
+        said["schema"] = dict(record.schema)
+    if record.key_schema is not None:
+        said["key_schema"] = dict(record.key_schema)
     return said

@@ -13,7 +13,9 @@ Document: TypeAlias = dict[str, Any]
 """A JSON object as a node sent it; docs/http.md says what is in it."""
 Seconds: TypeAlias = float | timedelta
 Consistency: TypeAlias = Literal["strong", "local"]
-Encoding: TypeAlias = Literal["json", "text", "base64"]
+Form: TypeAlias = Literal["avro", "protobuf", "json-schema"]
+"""What a node decodes and encodes through its schema registry."""
+Encoding: TypeAlias = Literal["json", "text", "base64"] | Form
 Shown: TypeAlias = Literal["auto", "json", "text", "base64"]
 Isolation: TypeAlias = Literal["committed", "uncommitted"]
 
@@ -92,12 +94,18 @@ class ToProduce:
     """
 
     value: Any
-    key: str | bytes | None = None
+    key: Any = None
+    """A str or bytes; anything that JSON can say, with a `key_encoding`."""
     headers: Mapping[str, str] = field(default_factory=dict)
     partition: int | None = None
     timestamp_ms: int | None = None
     encoding: Encoding | None = None
-    """How a str is meant: `json` writes it with its quotes, `base64` the bytes it stands for."""
+    """How a str is meant: `json` writes it with its quotes, `base64` the bytes it stands for. With
+    `avro`, `protobuf`, `json-schema` the node writes the value by a schema of its registry."""
+    key_encoding: Form | None = None
+    schema: Mapping[str, Any] | None = None
+    """Which schema: {"id": 7}, and in Protobuf "message"; else the latest of the topic's."""
+    key_schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +124,21 @@ class Record:
     partition: int
     offset: int
     timestamp_ms: int
-    key: str | bytes | None
+    key: Any
+    """A str, or bytes if it is no text; or what it was decoded to."""
     value: Any
-    """What its bytes are: JSON, or a str, or bytes if they are no text."""
+    """What its bytes are: JSON, or a str, or bytes if they are no text; or what they say."""
     headers: Document
     encoding: str
-    """How `value` was found: json, text or base64."""
+    """How `value` was found: json, text or base64, or the format that it was decoded from."""
     cursor: str | None = None
     """Where a stream goes on after this record: `stream(from_=cursor)`."""
+    schema: Document | None = None
+    """Of a value that was decoded: the `id` of its schema, and in Protobuf its `message`."""
+    key_schema: Document | None = None
+    error: str | None = None
+    """Why the value could not be decoded; then it is bytes."""
+    key_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +248,9 @@ def read_record(found: Mapping[str, Any], topic: str, partition: int, cursor: st
         timestamp_ms=found["timestamp_ms"],
         key=decode(found.get("key"), found.get("key_encoding")),
         value=decode(found.get("value"), encoding), headers=dict(found.get("headers") or {}),
-        encoding=encoding, cursor=cursor,
+        encoding=encoding, cursor=cursor, schema=found.get("schema"),
+        key_schema=found.get("key_schema"), error=found.get("error"),
+        key_error=found.get("key_error"),
     )  # fmt: skip
 
 

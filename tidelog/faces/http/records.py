@@ -4,10 +4,12 @@ Rule 1: a request whose records are not all right writes none of them.
 Rule 2: where some partitions took their records and others did not, the answer says so for every
         record.
 Rule 3: whoever waits and goes is waited for no more.
+Rule 4: a record that its schema does not describe is shown in base64 with the reason, and hides no
+        other one.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
@@ -21,10 +23,20 @@ from tidelog.broker.record_service import EARLIEST, MIB, Batches, ReadOutside
 from tidelog.faces.http.api import JSON, Call, Operation, Param
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
+from tidelog.faces.http.schemas import (
+    PAGE_BYTES_MAX,
+    Form,
+    PartShower,
+    PartWriters,
+    SchemaDesk,
+    SchemaUsed,
+)
 from tidelog.faces.http.sockets import refuse_foreign_page
 from tidelog.faces.http.values import BASE64, SHOWN, TEXT, encode_value, show_value
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.records import Record
+from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.table import FORMATS
 
 T = TypeVar("T")
 
@@ -54,13 +66,18 @@ class RecordWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=
     """A record to be written."""
 
     value: msgspec.Raw
-    """Any JSON, which is stored as its text; or a string, as `encoding` says. Null deletes."""
-    key: str | None = None
+    """Any JSON, which is stored as its text; or as `encoding` says. Null deletes."""
+    key: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """A string, or as `key_encoding` says."""
     headers: dict[str, HeaderValue] = msgspec.field(default_factory=dict)
     partition: int | None = None
     timestamp_ms: Annotated[int, msgspec.Meta(ge=0, lt=2**62)] | None = None
-    encoding: Literal["json", "text", "base64"] = "json"
-    key_encoding: Literal["text", "base64"] = "text"
+    encoding: Literal["json", "text", "base64"] | Form = "json"
+    """With a format of the schema registry, `value` is JSON, and is written by a schema."""
+    key_encoding: Literal["text", "base64"] | Form = "text"
+    schema: SchemaUsed | None = None
+    """By which schema the value is written, if its encoding has any."""
+    key_schema: SchemaUsed | None = None
 
 
 class RecordsWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -79,11 +96,17 @@ class RecordShown(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     offset: int
     timestamp_ms: int
-    key: str | None
+    key: Any
     value: Any
     headers: dict[str, Any]
     encoding: str
     key_encoding: str = TEXT
+    schema: SchemaUsed | None = None
+    """What the value was written by, if it was decoded."""
+    key_schema: SchemaUsed | None = None
+    error: str | None = None
+    """Why the value could not be decoded; it is shown in base64."""
+    key_error: str | None = None
 
 
 class RecordsFound(msgspec.Struct, kw_only=True):
@@ -107,8 +130,13 @@ async def write_records(call: Call) -> RecordsPlaced:
         if call["key"] is not None or call["partition"] is not None:
             raise Problem(400, f"key and partition are for a body of {' or '.join(RAW)}")
         wanted: Sequence[RecordWanted] = call.body.records
-        size = len(await call.request.body())
-        records = await service.aside(size, partial(_new_records, wanted))
+        if any(one.encoding in FORMATS or one.key_encoding in FORMATS for one in wanted):
+            desk = call.keep(SchemaDesk)
+            writers = PartWriters(desk, call.path["topic"])
+            records = await desk.run(partial(_new_records, wanted, writers))
+        else:
+            size = len(await call.request.body())
+            records = await service.aside(size, partial(_new_records, wanted, None))
     how = wanted_of(call, "records")
     try:
         placed = await service.produce(
@@ -129,14 +157,17 @@ async def _raw_record(call: Call) -> NewRecord:
     )  # fmt: skip
 
 
-def _new_records(wanted: Sequence[RecordWanted]) -> list[NewRecord]:
+def _new_records(wanted: Sequence[RecordWanted], writers: PartWriters | None) -> list[NewRecord]:
     found = []
     for at, one in enumerate(wanted):
+        part = "key"
         try:
+            key = _encoded(part, one.key, one.key_encoding, one.key_schema, writers)
+            part = "value"
             found.append(
                 NewRecord(
-                    key=encode_value(one.key, one.key_encoding),
-                    value=encode_value(one.value, one.encoding),
+                    key=key,
+                    value=_encoded(part, one.value, one.encoding, one.schema, writers),
                     headers=tuple(_headers(one.headers)),
                     timestamp_ms=one.timestamp_ms,
                     partition=one.partition,
@@ -144,7 +175,29 @@ def _new_records(wanted: Sequence[RecordWanted]) -> list[NewRecord]:
             )
         except Problem as error:
             raise Problem(error.status, f"records[{at}]: {error.detail}") from None
+        except DoesNotFit as error:
+            raise Problem(422, f"records[{at}].{part}: {error}") from None
     return found
+
+
+def _encoded(
+    part: str,
+    value: msgspec.Raw | msgspec.UnsetType,
+    encoding: str,
+    used: SchemaUsed | None,
+    writers: PartWriters | None,
+) -> bytes | None:
+    if isinstance(value, msgspec.UnsetType):
+        return None
+    if encoding in FORMATS:
+        assert writers is not None
+        return writers.encode(part, encoding, used, bytes(value))
+    if used is not None:
+        raise Problem(400, f"a {part} has a schema if its encoding is {' or '.join(FORMATS)}")
+    try:
+        return encode_value(value, encoding)
+    except Problem as error:
+        raise Problem(error.status, error.detail.replace("a value", f"a {part}", 1)) from None
 
 
 def _headers(wanted: dict[str, HeaderValue]) -> list[tuple[str, bytes | None]]:
@@ -189,6 +242,10 @@ async def read_records(call: Call) -> Response:
 async def _read(call: Call) -> Response:
     service = call.node.services.records
     limit, bytes_max = call["limit"], call["max_bytes"]
+    formats = {"key": call["key_encoding"], "value": call["encoding"]}
+    is_decoded = any(one in FORMATS for one in formats.values())
+    if is_decoded:
+        bytes_max = min(bytes_max, PAGE_BYTES_MAX)
     try:
         found = await service.read(
             call.path["topic"], call.path["partition"],
@@ -199,6 +256,12 @@ async def _read(call: Call) -> Response:
     except ReadOutside as error:
         raise outside(error) from error
     show = partial(_shown_page, found, limit, bytes_max, call["encoding"])
+    if is_decoded:
+        desk = call.keep(SchemaDesk)
+        parts = {
+            part: PartShower(desk, part, one) for part, one in formats.items() if one in FORMATS
+        }
+        return Response(await desk.run(partial(show, parts)), media_type=JSON)
     return Response(await service.aside(len(found.data), show), media_type=JSON)
 
 
@@ -210,26 +273,42 @@ def outside(error: ReadOutside) -> Problem:
     )  # fmt: skip
 
 
-def _shown_page(found: Batches, limit: int, bytes_max: int, encoding: str) -> bytes:
+def _shown_page(
+    found: Batches,
+    limit: int,
+    bytes_max: int,
+    encoding: str,
+    parts: Mapping[str, PartShower] | None = None,
+) -> bytes:
     records, next_offset = found.unpack(limit, bytes_max)
     return _encode(
         RecordsFound(
-            records=[RecordShown(**show_record(record, encoding)) for record in records],
+            records=[RecordShown(**show_record(record, encoding, parts)) for record in records],
             next_offset=next_offset, high_watermark=found.high_watermark,
             log_start=found.log_start,
         )
     )  # fmt: skip
 
 
-def show_record(record: Record, encoding: str) -> dict[str, Any]:
-    """The fields of a `RecordShown`."""
+def show_record(
+    record: Record, encoding: str, parts: Mapping[str, PartShower] | None = None
+) -> dict[str, Any]:
+    """The fields of a `RecordShown`; `parts` decode keys and values by their schemas."""
     key, key_encoding = show_value(record.key, TEXT)
     value, value_encoding = show_value(record.value, encoding)
-    return {
+    found = {
         "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": key, "value": value,
         "headers": _show_headers(record), "encoding": value_encoding,
         "key_encoding": BASE64 if key_encoding == BASE64 else TEXT,
     }  # fmt: skip
+    for part, shower in (parts or {}).items():
+        before = "key_" if part == "key" else ""
+        shown, made, used, error = shower.show(getattr(record, part))
+        if shown is None and part == "key":
+            made = TEXT
+        found |= {part: shown, f"{before}encoding": made, f"{before}schema": used}
+        found |= {f"{before}error": error}
+    return found
 
 
 def _show_headers(record: Record) -> dict[str, Any]:
@@ -272,6 +351,21 @@ async def _gone(request: Request) -> None:
 
 _TOPIC_UNKNOWN: Final = {404: "There is no such topic."}
 
+DECODED: Final = Param(
+    name="encoding",
+    choices=(*SHOWN, *FORMATS),
+    default="auto",
+    doc="How values are shown: as JSON if they are, else as text if they are, else in base64; "
+    "`text` shows JSON as text, too. Each record says which it is. With a format of the schema "
+    "registry values are decoded; one that cannot be is shown in base64, with `error`.",
+)
+KEYS_DECODED: Final = Param(
+    name="key_encoding",
+    choices=(TEXT, *FORMATS),
+    default=TEXT,
+    doc="How keys are shown: as text if they are, else in base64; or decoded, as values are.",
+)
+
 ENCODING: Final = Param(
     name="encoding", choices=SHOWN, default="auto",
     doc="How values are shown: as JSON if they are, else as text if they are, else in base64; "
@@ -293,7 +387,8 @@ OPERATIONS: Final = (
         summary="Write records, or one whose value is the body.",
         errors=_TOPIC_UNKNOWN | {
             413: "What goes to one partition is more than `max.message.bytes`.",
-            422: "The Idempotency-Key was used for another request.",
+            422: "The Idempotency-Key was used for another request; or a key or a value does "
+            "not fit its schema.",
         },
     ),
     Operation(
@@ -314,7 +409,8 @@ OPERATIONS: Final = (
                 name="max_bytes", kind=int, default=MIB, least=1, most=16 * MIB,
                 doc="How many bytes of keys and values at most, but for a first record.",
             ),
-            ENCODING,
+            DECODED,
+            KEYS_DECODED,
             Param(
                 name="isolation", choices=("committed", "uncommitted"), default="committed",
                 doc="Whether records of open and aborted transactions are left out.",

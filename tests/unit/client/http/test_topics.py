@@ -156,6 +156,39 @@ def record(offset: int, **more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
+def test_a_node_writes_and_reads_by_schemas_of_its_registry():
+    fleet = Fleet()
+    fleet.says(RECORDS, produced((2, 7)))
+    fleet.client().topic("t").produce(
+        {"id": 1}, key={"k": 1}, encoding="avro", key_encoding="json-schema", schema={"id": 3}
+    )
+    assert fleet.asked[0].body == {
+        "records": [
+            {
+                "value": {"id": 1},
+                "encoding": "avro",
+                "key": {"k": 1},
+                "key_encoding": "json-schema",
+                "schema": {"id": 3},
+            }
+        ]
+    }
+
+    shown = record(4, encoding="avro", schema={"id": 3})
+    broken = record(5, encoding="base64", value="/w==", error="not framed")
+    document = {
+        "records": [shown, broken],
+        "next_offset": 6,
+        "high_watermark": 6,
+        "log_start": 1,
+    }
+    fleet.says(READ, ok(document))
+    good, bad = fleet.client().topic("t").read(1, encoding="avro", key_encoding="avro").records
+    assert (good.value, good.schema, good.error) == ({"a": 1}, {"id": 3}, None)
+    assert (bad.value, bad.schema, bad.error) == (b"\xff", None, "not framed")
+    assert fleet.asked[1].query["key_encoding"] == "avro"
+
+
 def test_records_are_read_from_an_offset_on():
     fleet = Fleet()
     bare = record(5, key=None, value="/w==", encoding="base64")
