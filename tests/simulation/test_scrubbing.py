@@ -22,6 +22,7 @@ from tidelog.log.scrub import BATCH_BYTES_MIN, SegmentScrub
 from tidelog.log.scrub_cycle import ScrubState
 from tidelog.log.segment import Segment
 from tidelog.log.swap import finish_swap
+from tidelog.peers.stream import PeerUnreachable
 from tidelog.records import Record, encode_batch, read_header
 from tidelog.simulation import swarm
 from tidelog.simulation.disk import SimulatedDisk
@@ -293,6 +294,35 @@ def test_rot_of_what_is_not_committed_makes_way_for_a_follower_that_has_all_that
         stage.world.run_until(lambda: not state_of(stage, first).open, CYCLE_SECONDS_MAX)
 
 
+def test_rot_that_is_being_healed_is_not_forgotten_meanwhile(monkeypatch):
+    """To ask the others takes longer than until they are asked again."""
+    ask, asked = Scrubber._ask, 0
+
+    async def ask_slowly(self: Scrubber, *arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(2 * TEND_SECONDS)
+        if asked < 3:
+            raise PeerUnreachable("no answer")
+        return await ask(self, *arguments)
+
+    monkeypatch.setattr(Scrubber, "_ask", ask_slowly)
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[1]
+        stage.world.machines[node].disk.flip_bit(SEALED, 65, 1)
+        stage.world.run_until(lambda: asked, CYCLE_SECONDS_MAX)
+
+        while asked < 3:
+            stage.world.run(1)
+            assert len(state_of(stage, node).open) == 1
+
+        stage.world.run_until(lambda: not state_of(stage, node).open, 2 * CYCLE_SECONDS_MAX)
+        assert [rot.state for rot in state_of(stage, node).recent] == ["healed"]
+
+
 def test_places_that_rotten_offsets_have_led_to_are_forgotten_once_rot_before_them_is_healed():
     """Two offsets in a row have rotted alike, so that they lead from one to the next."""
     with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=1000))) as stage:
@@ -422,6 +452,41 @@ def test_a_sole_replica_is_told_of_and_never_changed():
         assert partition.log.refusal is None, "it takes writes"
 
 
+def spoil(stage: Stage, node: int, path: Path) -> None:
+    """Let a batch rot so that nobody can tell any more which one it was."""
+    for position in (18, 65):  # its checksum, and a record
+        stage.world.machines[node].disk.flip_bit(path, position, 1)
+
+
+@pytest.mark.parametrize("position", [9, 18, 65])
+def test_two_compacted_replicas_that_rot_heal_each_other_where_they_have_the_same(position):
+    """The third has lost everything, and cannot copy what has rotted."""
+    with a_stage(**scrubbing()) as stage:
+        make(stage, "keys", 3, 12, **{"cleanup.policy": "compact"})
+        *rotten, third = replicas_of(stage, "keys")
+        stage.world.crash(third)
+        await_in_sync(stage, rotten)
+        logs = [log_of(stage, node) for node in rotten]
+        sound = [
+            content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)
+        ]
+
+        stage.part(*rotten)  # for less than a follower may be silent
+        for at, (node, log) in enumerate(zip(rotten, logs, strict=True)):
+            stage.world.machines[node].disk.flip_bit(log.segments[at].path(), position, 1)
+        for node in rotten:
+            await_cycle(stage, node)
+        stage.world.heal()
+
+        await_healed(stage, rotten)
+        healed = [
+            content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)
+        ]
+        assert healed == sound
+        assert [log_of(stage, node) for node in rotten] == logs, "nobody has begun anew"
+        assert keys_state(stage).in_sync == set(rotten)
+
+
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_compacted_replica_begins_anew(role):
     with a_stage(**scrubbing()) as stage:
@@ -433,7 +498,7 @@ def test_a_compacted_replica_begins_anew(role):
         path = Path(DATA) / "keys-0" / SEALED.name
         sound = content(stage, node, path)
         stage.world.machines[node].is_damaged = True  # its log will fall behind what it was
-        stage.world.machines[node].disk.flip_bit(path, 65, 1)
+        spoil(stage, node, path)
 
         stage.world.run_until(lambda: state_of(stage, node).healed, CYCLE_SECONDS_MAX)
 
@@ -520,7 +585,7 @@ def test_two_compacted_replicas_that_rot_keep_what_they_have_until_a_third_is_wh
 
         stage.part(*rotten)  # for less than a follower may be silent
         for at, (node, log) in enumerate(zip(rotten, logs, strict=True)):
-            stage.world.machines[node].disk.flip_bit(log.segments[at].path(), 65, 1)
+            spoil(stage, node, log.segments[at].path())
         for node in rotten:
             await_cycle(stage, node)
         stage.world.heal()
@@ -551,8 +616,7 @@ def test_a_compacted_replica_that_rots_while_another_begins_anew_from_it_goes_on
         await_in_sync(stage, rotten)
 
         for at, node in enumerate(rotten):
-            segment = log_of(stage, node).segments[at]
-            stage.world.machines[node].disk.flip_bit(segment.path(), 65, 1)
+            spoil(stage, node, log_of(stage, node).segments[at].path())
         # The first to look hears of no rot, and leaves. It cannot copy what has rotted at the last.
         stage.world.run_until(lambda: len(keys_state(stage).in_sync) == 1, CYCLE_SECONDS_MAX)
         [last] = keys_state(stage).in_sync
@@ -579,7 +643,7 @@ def test_a_compacted_replica_that_is_alone_keeps_what_it_has(role):
         log = log_of(stage, node)
         assert keys_state(stage).in_sync == set(nodes)
 
-        stage.world.machines[node].disk.flip_bit(log.segments[0].path(), 65, 1)
+        spoil(stage, node, log.segments[0].path())
         await_cycle(stage, node)
 
         assert log.damaged_at is None

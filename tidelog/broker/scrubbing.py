@@ -8,7 +8,8 @@ Rule 3: rot is healed where it is, with the bytes that another replica has at th
         and is of the epoch that this log's own history names there is the one that was lost.
         That holds above the high watermark, too: but rot there is looked for only where a follower
         cannot be fed, and is damage if no other replica has the bytes.
-Rule 4: where compaction has been at work replicas differ. There, and where the bytes of no other
+Rule 4: where compaction has been at work replicas differ. There only a batch is taken that was
+        here for certain (`log.same_batch`). If nobody has it, and where the bytes of no other
         replica fit, a follower begins anew, and a leader hands over first: both as with any damage,
         and only if another replica that is in sync says just then that it is whole. Whoever knows
         of rot says that it is not: so of those in sync one at least stays, and leads, whatever
@@ -46,6 +47,7 @@ from tidelog.host import Bytes, Host, Lane, Path, read_file, replace_file, unbro
 from tidelog.log.cleaner import Pace
 from tidelog.log.log import ColdRead, Log
 from tidelog.log.rounds import Rounds
+from tidelog.log.same_batch import heal_same
 from tidelog.log.scrub import GAP, Fit, SegmentScrub
 from tidelog.log.scrub_cycle import FILE_NAME, Rot, ScrubCycle, ScrubState, place_of
 from tidelog.log.segment import Segment
@@ -352,7 +354,7 @@ class Scrubber:
                 rot.why = "no other replica is there"
             return False
         if visit.scrub.has_gaps:
-            return await self._begin_anew(visit, rot, known)
+            return await self._heal_compacted(visit, rot, known, others)
         contradicted = silent = 0
         for source in others:
             try:
@@ -374,6 +376,35 @@ class Scrubber:
         if visit.is_committed and contradicted == len(others) and self._is_first(rot):
             return await self._begin_anew(visit, rot, known)
         return False
+
+    async def _heal_compacted(
+        self, visit: _Visit, rot: Rot, known: PartitionImage | None, others: list[NodeId]
+    ) -> bool:
+        """Take the batch from another replica that has the very same; begin anew if none has."""
+        assert known is not None, "others hold it"
+        silent = ""
+        for source in () if visit.scrub.is_unread else others:
+            try:
+                data = await self._ask(source, known.cluster_id, visit)
+                work = partial(heal_same, self._host.disk, visit.scrub, data)
+                if size := await self._change(visit, work):
+                    self._healed(rot, source, size)
+                    return True
+            except (PeerUnreachable, PeerRefused) as error:
+                silent = f"node {source}: {error}"
+            except StorageError as error:
+                _log.debug("node %d does not help %s: %s", source, rot.name, error)
+        if silent:
+            rot.why = silent
+            return False
+        return await self._begin_anew(visit, rot, known)
+
+    async def _change(self, visit: _Visit, work: Callable[[], T]) -> T:
+        """Change a segment's file while nobody else does, if it is the one that was looked at."""
+        async with visit.partition.files:
+            if not self._is_current(visit):
+                raise StorageError("the log has changed meanwhile")
+            return await unbroken(self._change_disk(work))
 
     def _is_first(self, rot: Rot) -> bool:
         """Whether no rot before it may have misled the reader to where it lies."""
@@ -405,12 +436,8 @@ class Scrubber:
             data: Bytes = b""
             if scrub.offset < scrub.end:  # else there is too much, and nothing is lacking
                 data = await self._ask(source, known.cluster_id, visit)
-            async with visit.partition.files:
-                if not self._is_current(visit):
-                    raise StorageError("the log has changed meanwhile")
-                before = scrub.offset
-                work = partial(scrub.mend, self._host.disk, data)
-                fit, size = await unbroken(self._change_disk(work))
+            before = scrub.offset
+            fit, size = await self._change(visit, partial(scrub.mend, self._host.disk, data))
             total += size
             if fit is not Fit.MORE:
                 return fit, total
@@ -494,7 +521,8 @@ class Scrubber:
             visit = await self._visit(partition, rot.offset)
         if visit is not None:
             await self._scrub_segment(visit)
-            if visit.scrub.is_done and rot not in self._unhealed and rot not in self._declared:
+            is_known = rot in self._unhealed or rot in self._declared or partition in self._tending
+            if visit.scrub.is_done and not is_known:
                 self._forget(rot, self._host.clock.wall_ms())
 
     async def inspect(self, partition: Partition, offset: Offset) -> bool:

@@ -11,9 +11,11 @@ Rule 1: a replica that rots is judged as any other, for it is healed where it is
         is damaged, leaves the in-sync sets and reads again from the rot on.
 Rule 2: no batch rots on two nodes, and none where fewer than three nodes shall hold it: the others
         have what is committed.
-Rule 3: a replica that cannot be healed in place begins anew, out of sync: one of a compacted topic,
-        or one where nobody can tell any more where batches lie. Only then its watermark falls
-        (`replica_watch`).
+Rule 3: a replica that cannot be healed in place begins anew, out of sync: one of a compacted topic
+        whose batch no other replica has as it was, or one where nobody can tell any more where
+        batches lie. Only then its watermark falls (`replica_watch`).
+Rule 4: compacted logs rot on one node in a seed: two replicas may have no batch in common to heal
+        each other with (docs/decisions/015-scrubbing.md).
 """
 
 import random
@@ -53,6 +55,8 @@ def rotting(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan
     kept = tuple(fault for fault in plan.faults if not _leaves_few(fault))
     plan = replace(plan, node=node, pace=pace, faults=kept)
     rotten_count = choose.choice((0, 1, 1, (plan.nodes - 1) // 2))
+    if plan.story == "kv":
+        rotten_count = min(rotten_count, 1)
     rotten = choose.sample(range(1, plan.nodes + 1), rotten_count)
     times = moments(choose, choose.choice((0.3, 1.0, 3.0)), plan.chaos_seconds)
     faults = []
