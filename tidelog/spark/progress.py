@@ -6,7 +6,7 @@ Rule: whoever waits for Spark must see that something happens; no failure to loo
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tidelog.spark.connect import is_connect
 
@@ -15,8 +15,37 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.2
 
-OnProgress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how many of its tasks are done, and how many there are."""
+
+class Progress(NamedTuple):
+    """How far a job is."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+    """0, if nobody knows."""
+    unit: str = "tasks"
+    bytes: int = 0
+    """What was written so far; 0, if nobody counts."""
+    partitions: tuple[int, int] | None = None
+    """How many are done, and how many there are."""
+
+    def of(self, amount: int) -> int:
+        """As much of an amount as of this is done."""
+        return amount * self.done // max(self.total, 1)
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+def as_records(tell: OnProgress | None, *, before: int, here: int, total: int) -> OnProgress | None:
+    """Tells the tasks of a job as its share of all records: `here` of `total`, after `before`."""
+    if tell is None:
+        return None
+
+    def on_progress(at: Progress) -> None:
+        tell(at._replace(done=before + at.of(here), total=total, unit="records"))
+
+    return on_progress
 
 
 @contextmanager
@@ -26,14 +55,14 @@ def watched(spark: "SparkSession", what: str, on_progress: OnProgress | None) ->
         yield
         return
     if is_connect(spark):
-        on_progress(what, 0, 0)
+        on_progress(Progress(what))
         with _told_by_server(spark, what, on_progress):
             yield
         return
     context = spark.sparkContext
     context.setJobGroup(what, what)
     ended = threading.Event()
-    on_progress(what, 0, 0)
+    on_progress(Progress(what))
     thread = threading.Thread(target=_look, args=(spark, what, on_progress, ended), daemon=True)
     thread.start()
     try:
@@ -53,7 +82,7 @@ def _told_by_server(spark: "SparkSession", what: str, on_progress: OnProgress) -
         known = list(stages or ())
         if known:
             done_tasks = sum(stage.num_completed_tasks for stage in known)
-            on_progress(what, done_tasks, sum(stage.num_tasks for stage in known))
+            on_progress(Progress(what, done_tasks, sum(stage.num_tasks for stage in known)))
 
     client.registerProgressHandler(told)
     try:
@@ -79,7 +108,7 @@ def _look(
             return
         known = [stage for stage in stages if stage is not None]
         done = sum(stage.numCompletedTasks for stage in known)
-        on_progress(what, done, sum(stage.numTasks for stage in known))
+        on_progress(Progress(what, done, sum(stage.numTasks for stage in known)))
 
 
 def why_failed(error: Exception) -> str:

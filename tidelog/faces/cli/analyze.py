@@ -69,7 +69,7 @@ def analyze(
     """
     check_report(report)
     wanted = _wanted(topic or [], from_, to, sample)
-    done = _run(wanted, master, conf, environment, bootstrap, not as_json)
+    done = _run(wanted, master, conf, environment, bootstrap, as_json)
     if report is not None:
         from tidelog.spark.analysis.page import analysis_page
 
@@ -103,14 +103,14 @@ def _run(
     conf: list[str] | None,
     environment: str,
     bootstrap: str,
-    visible: bool,
+    as_json: bool,
 ) -> "Analysis":
     from tidelog.spark.analysis.job import analyze as run_analysis
     from tidelog.spark.analysis.job import plan_of
 
     plan = plan_of(bootstrap, wanted)
     with spark_job(
-        "tidelog analyze", master=master, conf=conf, environment=environment, visible=visible
+        "tidelog analyze", master=master, conf=conf, environment=environment, as_json=as_json
     ) as (session, on_progress):
         return run_analysis(session, bootstrap, plan, on_progress=on_progress)
 

@@ -182,7 +182,7 @@ def run(
         )
         with spark_job(
             "tidelog archive", master=master, conf=conf, environment=environment,
-            visible=not as_json,
+            as_json=as_json,
         ) as (session, on_progress):  # fmt: skip
             archiver = Archiver(session, found, bootstrap, names, settings, on_progress=on_progress)
             trimmed: dict[str, dict[int, int]] = {}
@@ -344,7 +344,7 @@ def verify_files(
         documents: list[dict[str, Any]] = []
         with spark_job(
             "tidelog archive verify", master=master, conf=conf, environment=environment,
-            visible=not as_json,
+            as_json=as_json,
         ) as (session, on_progress):  # fmt: skip
             for table in tables:
                 files = table.files()
@@ -401,7 +401,7 @@ def trim_logs(
         tables = [load_topic(found, name) for name in topics]
         with spark_job(
             "tidelog archive trim", master=master, conf=conf, environment=environment,
-            visible=not as_json,
+            as_json=as_json,
         ) as (session, on_progress):  # fmt: skip
             starts, problems = trim_all(session, bootstrap, tables, keep, on_progress=on_progress)
     if as_json:

@@ -73,7 +73,7 @@ def audit(
         check_report(report)
         if table is not None and table.exists():
             raise UserError(f"--table {table} exists already; name a new directory")
-        done = _run(topic or [], table, master, conf, environment, bootstrap, not as_json)
+        done = _run(topic or [], table, master, conf, environment, bootstrap, as_json)
     except TidelogError as error:
         complain(str(error))
         raise typer.Exit(COULD_NOT) from None
@@ -95,7 +95,7 @@ def _run(
     conf: list[str] | None,
     environment: str,
     bootstrap: str,
-    visible: bool,
+    as_json: bool,
 ) -> "Audit":
     from tidelog.spark.session import check_installed
 
@@ -105,7 +105,7 @@ def _run(
 
     check_reachable(bootstrap, topics)
     with spark_job(
-        "tidelog audit", master=master, conf=conf, environment=environment, visible=visible
+        "tidelog audit", master=master, conf=conf, environment=environment, as_json=as_json
     ) as (session, on_progress):
         target = "" if table is None else table.absolute().as_uri()
         return run_audit(session, bootstrap, topics, table=target, on_progress=on_progress)

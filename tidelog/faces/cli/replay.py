@@ -1,5 +1,6 @@
 """`tidelog replay`: a topic into another one, changed on the way, on Spark."""
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from tidelog.faces.cli.restore import Compression, Python, Sql, check_codec, tim
 from tidelog.faces.cli.spark import Conf, Environment, Master, spark_job
 
 if TYPE_CHECKING:
+    from tidelog.spark.pipelines.progress import QueryState
     from tidelog.spark.progress import OnProgress
 
 LOOK_SECONDS = 0.5
@@ -80,7 +82,7 @@ def replay(
     )  # fmt: skip
     prepare(bootstrap, wish)
     with spark_job(
-        "tidelog replay", master=master, conf=conf, environment=environment, visible=not as_json
+        "tidelog replay", master=master, conf=conf, environment=environment, as_json=as_json
     ) as (session, on_progress):
         rows = _run(session, bootstrap, wish, continuous, on_progress)
     if as_json:
@@ -96,26 +98,31 @@ def _run(
     import threading
 
     from tidelog.spark.archive.replaying import start
+    from tidelog.spark.pipelines.progress import QueryState
     from tidelog.spark.pipelines.running import listening
     from tidelog.spark.pipelines.tables import first_words
+    from tidelog.spark.progress import Progress
 
-    stopping = threading.Event()
-    read: dict[int, int] = {}
+    stopping, state = threading.Event(), QueryState()
     with listening(stopping):
         query = start(session, bootstrap, wish, for_good=continuous)
         try:
             while query.isActive and not stopping.wait(LOOK_SECONDS):
-                _look(query, read)
-                on_progress(f"replaying {wish.source}", sum(read.values()), 0)
+                state = _look(query, state)
+                total = 0 if state.lag is None else state.rows + state.lag
+                on_progress(Progress(f"replaying {wish.source}", state.rows, total, "records"))
         finally:
             failure = query.exception()
             query.stop()
-            _look(query, read)
+            state = _look(query, state)
     if failure is not None:
         raise UserError(f"the replay failed: {first_words(failure)}")
-    return sum(read.values())
+    return state.rows
 
 
-def _look(query: Any, read: dict[int, int]) -> None:
+def _look(query: Any, state: "QueryState") -> "QueryState":
+    from tidelog.spark.pipelines.progress import fold
+
     for report in query.recentProgress:
-        read[report.batchId] = max(read.get(report.batchId, 0), report.numInputRows)
+        state = fold(state, json.loads(report.json))
+    return state

@@ -129,7 +129,7 @@ def restore(
         )  # fmt: skip
         with spark_job(
             "tidelog restore", master=master, conf=conf, environment=environment,
-            visible=not as_json,
+            as_json=as_json,
         ) as (session, on_progress):  # fmt: skip
             done = run_restore(session, bootstrap, table, wish, on_progress=on_progress)
     if as_json:

@@ -1,10 +1,9 @@
 """What the commands that run on Spark share: where it runs, and how far it is.
 
-Rule: nobody waits in the dark. Starting Spark takes seconds; on a terminal, standard error says
-what goes on.
+Rule: nobody waits in the dark. Starting Spark takes seconds; standard error says what goes on
+(`spark_progress.py`).
 """
 
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.faces.cli.common import UserError, key_values, plain
+from tidelog.faces.cli.common import UserError, key_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,28 +41,16 @@ Report = Annotated[
 
 @contextmanager
 def spark_job(
-    name: str, *, master: str, conf: Sequence[str] | None, environment: str, visible: bool
+    name: str, *, master: str, conf: Sequence[str] | None, environment: str, as_json: bool
 ) -> Iterator[tuple["SparkSession", "OnProgress"]]:
     """A session for one command, and what its job tells its progress to."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from tidelog.faces.cli.spark_progress import shown
     from tidelog.spark.session import spark_session
 
     settings = dict(key_values(conf or [], "--conf"))
-    bar = Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-        TimeElapsedColumn(), console=Console(stderr=True), transient=True,
-        disable=not (visible and sys.stderr.isatty()),
-    )  # fmt: skip
-    with bar, warnings.catch_warnings():
+    with shown(as_json=as_json) as on_progress, warnings.catch_warnings():
         # Whatever pandas is there: our jobs use none.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
-        task = bar.add_task("starting Spark", total=None)
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=plain(what), completed=done, total=total or None)
-
         with spark_session(name, master=master, conf=settings, environment=environment) as session:
             yield session, on_progress
 

@@ -46,7 +46,7 @@ from tidelog.spark.archive.spans import (
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.connect import parallelism
-from tidelog.spark.progress import OnProgress, watched
+from tidelog.spark.progress import OnProgress, Progress, as_records, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
 from tidelog.spark.tables.upkeep import Upkeep
@@ -291,16 +291,22 @@ class Archiver:
         return plan
 
     def _share(self, plan: Sequence[Task], moved: int, total: int) -> OnProgress | None:
-        """Tells the tasks that are done as offsets of all."""
+        """Tells the tasks of a round as offsets of all, and which partitions wait for nothing."""
         tell = self._on_progress
         if tell is None:
             return None
+        written = sum(one.bytes for one in self.done.values())
+        known = sum(len(log.spans) for log in self.logs.values())
+        waiting = {
+            (one.topic, one.partition) for topic in self.tables for one in self._lacking(topic, {})
+        }
+        partitions = known - len(waiting), known
+
+        def on_progress(at: Progress) -> None:
+            tell(at._replace(bytes=written, partitions=partitions))
+
         here = sum(task.wanted.count for task in plan)
-
-        def on_progress(what: str, done: int, tasks: int) -> None:
-            tell(what, moved + here * done // max(tasks, 1), total)
-
-        return on_progress
+        return as_records(on_progress, before=moved, here=here, total=total)
 
     def _run(self, plan: Sequence[Task]) -> list[Moved]:
         reading = Reading(bootstrap=self._bootstrap, columns=NAMES)

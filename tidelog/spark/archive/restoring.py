@@ -35,7 +35,7 @@ from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.archive.tasks import blaming_spark
 from tidelog.spark.asking import ask
 from tidelog.spark.columns import ddl
-from tidelog.spark.progress import OnProgress, watched
+from tidelog.spark.progress import OnProgress, as_records, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.writing import application_group
 
@@ -146,27 +146,20 @@ def restore(
     done = Restored(job, resumed=resumed)
     group = application_group(job.application, wish.target)
     decided = ask(bootstrap, lambda client: client.read_decision(group))
+    total, before = sum(span.end - span.start for span in job.spans.values()), 0
     for number in range(job.chunks):
+        here = sum(one.count for one in job.chunk(table.topic, number))
+        tell = as_records(on_progress, before=before, here=here, total=total)
+        before += here
         if decided is not None and number <= decided:
             done.skipped += 1
             continue
         _check_stands(table, wish.target, job)
-        with watched(spark, f"restoring {table.topic}", _share(on_progress, number, job.chunks)):
+        with watched(spark, f"restoring {table.topic}", tell):
             write_chunk(spark, bootstrap, table, wish, job, number)
         done.chunks += 1
     _remove_job(table, wish.target, job)
     return done
-
-
-def _share(tell: OnProgress | None, number: int, chunks: int) -> OnProgress | None:
-    """Tells the tasks that are done as thousandths of chunks."""
-    if tell is None:
-        return None
-
-    def on_progress(what: str, done: int, tasks: int) -> None:
-        tell(what, 1000 * number + 1000 * done // max(tasks, 1), 1000 * chunks)
-
-    return on_progress
 
 
 # The plan.

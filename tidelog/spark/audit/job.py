@@ -27,7 +27,7 @@ from tidelog.spark.audit.plan import (
 )
 from tidelog.spark.audit.replica import Asking
 from tidelog.spark.connect import parallelism
-from tidelog.spark.progress import OnProgress, watched, why_failed
+from tidelog.spark.progress import OnProgress, as_records, watched, why_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +127,8 @@ def _compare(
     rows = read_all(spark, asking, plan.stretches(parallelism(spark))).persist()
     try:
         comparison = Comparison(spark, rows, plan)
-        with watched(spark, "reading replicas", on_progress):
+        reading = as_records(on_progress, before=0, here=plan.offsets, total=plan.offsets)
+        with watched(spark, "reading replicas", reading):
             seen = comparison.seen()
         if table:
             with watched(spark, f"writing {table}", on_progress):
