@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.bench import Bench, Steps, run_fast
 from benchmarks.report import Measured, Report, Result, result
 from benchmarks.spark_latency import TRACED, TURNS, Latency, latency_results, traced
+from benchmarks.spark_memory import watched
+from benchmarks.spark_tables import COMMITS, COMMITS_QUICK, commit_result, commit_times
 from tests.suites.tools import InstallFailed, Missing, spark_connector_jars
 from tidelog.client.kafka import KafkaClient
 from tidelog.records import Record, encode_batch
@@ -41,6 +43,8 @@ PARTITIONS: Final = 4
 ROWS: Final = 4_000_000
 ROWS_QUICK: Final = 500_000
 FEW_ROWS: Final = 100
+MEMORY_ROWS: Final = 10_000_000
+MEMORY_ROWS_QUICK: Final = 500_000
 OURS: Final = "tidelog"
 THEIRS: Final = "kafka"
 THEIRS_HASTY: Final = "kafka, waits of 10 ms"
@@ -58,12 +62,13 @@ def run(bench: Bench) -> Report:
     rows = ROWS_QUICK if bench.quick else ROWS
     rounds = 1 if bench.quick else 3
     trace = bench.fresh("trace")
+    load = os.getloadavg()[0]
     with bench.node() as node, _session(bench, notes, trace) as (spark, sources):
         work = _Work(bench, spark, node.bootstrap, sources, rows)
         cases = work.cases()
         latency = work.latency()
         turns = list(latency.turns(1 if bench.quick else TURNS))
-        with Steps(NAME, (rounds + 1) * len(cases) + len(turns)) as steps:
+        with Steps(NAME, (rounds + 1) * len(cases) + len(turns) + 2) as steps:
             for round_ in range(rounds + 1):
                 for (case, source), once in cases.items():
                     steps.begin(f"{case}, {source}")
@@ -77,10 +82,30 @@ def run(bench: Bench) -> Report:
                 latency.measure(source, manager, measured)
             latency.close()
             notes.append(traced(trace))
+            steps.begin("memory")
+            memory = [
+                result(NAME, f"memory to {what}, {whose}", [mebibytes], "MiB")
+                for (what, whose), mebibytes in work.memory(
+                    MEMORY_ROWS_QUICK if bench.quick else MEMORY_ROWS
+                )
+            ]
+            steps.begin("commits to a table")
+            warehouse = bench.fresh("warehouse")
+            warehouse.mkdir()
+            commits = commit_times(warehouse, COMMITS_QUICK if bench.quick else COMMITS)
+            bench.remove(warehouse)
     return Report(
         title=f"rows of {KEY_BYTES} + {VALUE_BYTES} bytes, one core",
-        results=_results(measured, sources), notes=notes,
-    )  # fmt: skip
+        results=[*_results(measured, sources), *memory, commit_result(NAME, commits)],
+        notes=[*notes, _load(load)],
+    )
+
+
+def _load(at_start: float) -> str:
+    return (
+        f"load of the machine: {at_start:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the "
+        f"end, {os.cpu_count()} cores"
+    )
 
 
 @contextmanager
@@ -173,9 +198,24 @@ class _Work:
         ]
         self._ask(lambda client: client.produce(topic, 0, encode_batch(records)))
 
-    def _made(self) -> "DataFrame":
+    def memory(self, count: int) -> Iterator[tuple[tuple[str, str], float]]:
+        """Most that Spark's processes take while they write so many rows, and read them."""
+        topic = self._new_topic()
+        rows = self._spark.read.format(OURS).options(**self._options, subscribe=topic).load()
+        for what, work in (
+            ("write", partial(self._append, OURS, self._made(count), topic)),
+            ("read", partial(self._timed, rows)),
+        ):
+            with watched() as memory:
+                work()
+            yield from (
+                ((f"{what} {count:,} rows", whose), size) for whose, size in memory.most.items()
+            )
+        self._ask(lambda client: client.delete_topic(topic))
+
+    def _made(self, count: int | None = None) -> "DataFrame":
         """Rows of no source."""
-        return self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(
+        return self._spark.range(0, count or self._rows, 1, PARTITIONS).selectExpr(
             f"lpad(cast(id as string), {KEY_BYTES}, '0') key",
             f"rpad(cast(id as string), {VALUE_BYTES}, 'x') value",
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TRACED: Final = Path(__file__).parent / "traced"
 MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-MANAGERS: Final = {"": None, ", checkpoint as in pipelines": FILE_MANAGER}
+MANAGERS: Final = {"": None, ", pipeline checkpoint": FILE_MANAGER}
 TOTAL: Final = "triggerExecution"
 PARTS: Final = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 TURN_BATCHES: Final = 12
