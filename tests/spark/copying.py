@@ -9,7 +9,7 @@ cut into tasks by chance, so that a batch that comes again is cut in another way
 import json
 import random
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,15 @@ class Copying:
     master: str
     batch_rows: int = 500
     once: bool = False
+    starting: dict[str, str] = field(default_factory=dict)
+    """Where the query of a target begins if its checkpoint is new; otherwise at the beginning."""
 
     @property
     def arguments(self) -> list[str]:
         return [sys.executable, "-m", "tests.spark.copying", json.dumps(asdict(self))]
+
+    def checkpoint(self, target: str) -> Path:
+        return Path(self.directory) / f"checkpoint-{target}"
 
     def run(self) -> None:
         directory = Path(self.directory)
@@ -59,7 +64,7 @@ class Copying:
             spark.readStream.format("tidelog")
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("subscribe", self.source)
-            .option("startingOffsets", "earliest")
+            .option("startingOffsets", self.starting.get(target, "earliest"))
             .option("maxOffsetsPerTrigger", str(self.batch_rows))
             .option("minPartitions", str(random.randint(1, 6)))
             .load()
@@ -70,7 +75,7 @@ class Copying:
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("topic", target)
             .option("delivery", self.targets[target])
-            .option("checkpointLocation", str(Path(self.directory) / f"checkpoint-{target}"))
+            .option("checkpointLocation", str(self.checkpoint(target)))
         )
         if self.once:
             return writer.trigger(availableNow=True).start()
