@@ -47,6 +47,12 @@ def _columns() -> Fuzzer:
     return ColumnsFuzzer()
 
 
+def _schemas() -> Fuzzer:
+    from fuzz.schemas import SchemasFuzzer
+
+    return SchemasFuzzer()
+
+
 FUZZERS: dict[str, Callable[[], Fuzzer]] = {
     "connections": _connections,
     "requests": _requests,
@@ -54,6 +60,7 @@ FUZZERS: dict[str, Callable[[], Fuzzer]] = {
     "recovery": _recovery,
     "files": _files,
     "columns": _columns,
+    "schemas": _schemas,
 }
 SECONDS = 60.0
 

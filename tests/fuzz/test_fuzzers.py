@@ -20,7 +20,7 @@ from tidelog.model import METADATA_TOPIC
 SEED = 1
 CASES = {
     "records": 2500, "requests": 80, "connections": 180, "recovery": 2500, "files": 3000,
-    "columns": 500,
+    "columns": 500, "schemas": 500,
 }  # fmt: skip
 """About three seconds of each; counted, so that the same are tried on every machine."""
 
@@ -133,6 +133,12 @@ def _believe_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.spark.decode._Rows.expect", lambda self, good, what: None)
 
 
+def _read_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tidelog.schemas.framing._read_varint", lambda data, at: (data[at] >> 1, at + 1)
+    )
+
+
 PLANTED = {
     "connections": _never_give_back,
     "requests": _expect_no_damage,
@@ -140,6 +146,7 @@ PLANTED = {
     "recovery": _believe_any_checksum,
     "files": _believe_any_offset,
     "columns": _believe_any_length,
+    "schemas": _read_past_the_end,
 }
 CASES_MAX = 3000
 SOON_SEED = 4

@@ -5,6 +5,7 @@ Rule 2: what is no such value is DoesNotFit, never another kind of exception.
 Rule 3: a payload becomes no more values than a record of its size may cost (`avro_items`).
 """
 
+import decimal
 import functools
 import io
 import json
@@ -12,7 +13,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.schemas.avro_documents import document_of, json_of, typed
+from tidelog.schemas.avro_documents import (
+    EXACT_DECIMAL,
+    document_of,
+    json_of,
+    typed,
+)
 from tidelog.schemas.avro_items import guard
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import told
@@ -72,7 +78,32 @@ def _parse_references(
 def _document(schema: Schema, plain: bool) -> Any:
     text = schema.text
     document = text if text in PRIMITIVES else json.loads(text)
+    document = _exact(document)
     return _plain(document) if plain else document
+
+
+def _exact(node: Any) -> Any:
+    """A schema whose decimals are read by us. ValueError, if one does not say its digits."""
+    if isinstance(node, list):
+        return [_exact(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    made = {name: one if name == "default" else _exact(one) for name, one in node.items()}
+    if made.get("logicalType") == "decimal":
+        precision, scale = made.get("precision"), made.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision > 0:
+            raise ValueError(f"a decimal has precision {precision!r} and scale {scale!r}")
+        made["logicalType"] = EXACT_DECIMAL
+    return made
+
+
+def _read_decimal(data: bytes, writer: Any = None, _: Any = None) -> decimal.Decimal:
+    """fastavro's own rounds to the precision of the schema; this one refuses."""
+    number = int.from_bytes(data, "big", signed=True)
+    if abs(number) >= 10 ** writer["precision"]:
+        raise ValueError(f"a decimal has more than {writer['precision']} digits")
+    sign, digits, _ = decimal.Decimal(number).as_tuple()
+    return decimal.Decimal((sign, digits, -writer.get("scale", 0)))
 
 
 def _parse(document: Any, named: dict[str, Any]) -> Any:
@@ -84,7 +115,7 @@ def _plain(node: Any) -> Any:
         return [_plain(one) for one in node]
     if not isinstance(node, dict):
         return node
-    drops = node.get("logicalType") not in (None, "decimal")
+    drops = node.get("logicalType") not in (None, EXACT_DECIMAL)
     return {
         name: _plain(value) if name in ("type", "items", "values", "fields") else value
         for name, value in node.items()
@@ -223,3 +254,11 @@ def schema_text(kind: "pa.DataType", name: str) -> str:
     from tidelog.schemas.avro_types import avro_schema
 
     return json.dumps(avro_schema(kind, name))
+
+
+if fastavro is not None:
+    for _kind in ("bytes", "fixed"):
+        fastavro.read.LOGICAL_READERS[f"{_kind}-{EXACT_DECIMAL}"] = _read_decimal
+        fastavro.write.LOGICAL_WRITERS[f"{_kind}-{EXACT_DECIMAL}"] = fastavro.write.LOGICAL_WRITERS[
+            f"{_kind}-decimal"
+        ]

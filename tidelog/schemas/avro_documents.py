@@ -17,6 +17,10 @@ from typing import Any, Final
 from tidelog.schemas.documents import decoded, parsed, shown
 from tidelog.schemas.problems import DoesNotFit
 
+EXACT_DECIMAL: Final = "tidelog-decimal"
+"""What `avro` makes of a decimal, so that fastavro does not round one that has too many digits."""
+DECIMALS: Final = ("decimal", EXACT_DECIMAL)
+
 
 def json_of(text: bytes) -> Any:
     """What a JSON text says."""
@@ -122,7 +126,7 @@ def _float(value: float | decimal.Decimal, kind: str) -> float:
 def _logical(logical: str, kind: str, node: Any, value: Any) -> Any:
     """A value of a logical type; None if it is to be one of the plain type."""
     try:
-        if logical == "decimal" and kind in ("bytes", "fixed"):
+        if logical in DECIMALS and kind in ("bytes", "fixed"):
             return _decimal(node, value)
         if not isinstance(value, str):
             return None

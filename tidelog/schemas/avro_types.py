@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.errors import ConfigError
+from tidelog.schemas.avro_documents import DECIMALS
 
 PRECISION_MAX: Final = 38
 _PLAIN: Final = {
@@ -59,7 +60,7 @@ def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -
     if "name" in node and kind in ("record", "error", "enum", "fixed"):
         named[node["name"]] = node
     logical = node.get("logicalType")
-    if logical == "decimal":
+    if logical in DECIMALS:
         precision = int(node["precision"])
         if precision > PRECISION_MAX:
             raise ConfigError(

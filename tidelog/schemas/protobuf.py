@@ -16,7 +16,7 @@ from tidelog.schemas import framing
 from tidelog.schemas.codec import Codec
 from tidelog.schemas.documents import decoded, parsed, shown, told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
-from tidelog.schemas.protoc import file_of
+from tidelog.schemas.protoc import KNOWN, file_of
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
 
@@ -42,6 +42,7 @@ class ProtobufCodec(Codec):
         self.message, self.way = self._chosen(reading.message)
         self.prefix = framing.frame_indexes(self.way)
         self._parsers: dict[tuple[int, ...], _Parser] = {}
+        self.parser(self.way)
 
     def _chosen(self, name: str | None) -> tuple[Any, tuple[int, ...]]:
         if not self._ways:
@@ -187,6 +188,8 @@ class _Parser:
         self.pool = descriptor.file.pool
         self._error = DecodeError
         inside = _inside(descriptor)
+        for one in inside:
+            _check(one)
         self._has_required = any(one.is_required for it in inside for one in it.fields)
         self.has_bytes = any(one.type == one.TYPE_BYTES for it in inside for one in it.fields)
         self.is_wide = any(len(it.fields) > FREE_PER_BYTE for it in inside)
@@ -240,6 +243,16 @@ def _inside(descriptor: Any) -> list[Any]:
                 found[below.full_name] = below
                 left.append(below)
     return list(found.values())
+
+
+def _check(descriptor: Any) -> None:
+    """SchemaProblem, if a descriptor that somebody made by hand pretends to be what it is not."""
+    name = descriptor.full_name
+    is_map = descriptor.GetOptions().map_entry
+    if is_map and [one.name for one in descriptor.fields] != ["key", "value"]:
+        raise SchemaProblem(f"{name} is no entry of a map")
+    if name.startswith("google.protobuf.") and not is_map and descriptor.file.name not in KNOWN:
+        raise SchemaProblem(f"{name} is a well-known type, which a schema cannot define")
 
 
 def _count(message: Any, limit: int) -> int:

@@ -353,6 +353,21 @@ def test_a_serialized_descriptor_is_read_without_a_compiler(monkeypatch):
         codec(base64.b64encode(file.SerializeToString()).decode())
 
 
+def test_a_schema_cannot_pretend_to_be_a_well_known_type_or_a_map():
+    fake = 'syntax = "proto3"; package google.protobuf; message Timestamp { string seconds = 1; }'
+    with pytest.raises(SchemaProblem, match="cannot define"):
+        codec(fake)
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    outer = file.message_type.add(name="M")
+    outer.field.add(name="m", number=1, type=11, label=3, type_name=".M.MEntry")
+    entry = outer.nested_type.add(name="MEntry")
+    entry.options.map_entry = True
+    for number, name in enumerate(("k", "value"), 1):
+        entry.field.add(name=name, number=number, type=9, label=1)
+    with pytest.raises(SchemaProblem, match=r"no entry of a map|no Protobuf schema"):
+        codec(base64.b64encode(file.SerializeToString()).decode())
+
+
 def test_records_of_another_message_are_told_apart():
     text = 'syntax = "proto3"; message A { int32 n = 1; } message B { message C { int32 n = 1; } }'
     first, inner = codec(text), codec(text, "C")

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from tests.unit.schemas.double import registry_double
+from tidelog.schemas import framing
 from tidelog.schemas.formats import PartFormat
-from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.registry import Reference, Registry, Schema
 from tidelog.schemas.values import ValueReader, ValueWriter
 
@@ -114,3 +115,20 @@ def test_schemas_that_are_referred_to_by_others_that_are_referred_to_are_found(d
     form = PartFormat(part="value", name="avro", url=double.url)
     data = ValueWriter(form, "nested", None).bytes_of(b'{"it": {"size": "M"}}')
     assert ValueReader(form).document(data) == {"it": {"size": "M"}}
+
+
+def test_a_decimal_with_more_digits_than_its_schema_has_is_refused_not_rounded(double):
+    form = PartFormat(part="value", name="avro", url=double.url)
+    small = MONEY | {"precision": 4}
+    wide, narrow = (
+        ValueWriter(form, topic, json.dumps(one)) for topic, one in (("w", MONEY), ("n", small))
+    )
+    data = framing.frame(narrow.schema_id, framing.unframe(wide.bytes_of(b"123.45"))[1])
+    with pytest.raises(DoesNotFit, match="more than 4 digits"):
+        ValueReader(form).document(data)
+
+
+@pytest.mark.parametrize("wrong", [{"precision": None}, {"precision": "9"}, {"scale": 31}])
+def test_a_decimal_that_does_not_say_its_digits_is_no_schema(written, wrong):
+    with pytest.raises(SchemaProblem, match="a decimal has precision"):
+        written(MONEY | wrong, b"1")
