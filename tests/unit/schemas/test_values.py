@@ -123,7 +123,9 @@ def test_a_decimal_with_more_digits_than_its_schema_has_is_refused_not_rounded(d
     wide, narrow = (
         ValueWriter(form, topic, json.dumps(one)) for topic, one in (("w", MONEY), ("n", small))
     )
-    data = framing.frame(narrow.schema_id, framing.unframe(wide.bytes_of(b"123.45"))[1])
+    written = wide.bytes_of(b"123.45")
+    assert written is not None
+    data = framing.frame(narrow.schema_id, framing.unframe(written)[1])
     with pytest.raises(DoesNotFit, match="more than 4 digits"):
         ValueReader(form).document(data)
 
