@@ -15,6 +15,7 @@ from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.config import TopicConfig
 from tidelog.controller.image import PartitionImage
+from tidelog.errors import StorageError
 from tidelog.host import Path, read_file
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.log import Log
@@ -759,6 +760,29 @@ def a_rotten_plan() -> Plan:
 
 
 @pytest.mark.slow
+def test_nobody_takes_a_rotten_batch_for_what_was_committed():
+    """A leader that has begun again may commit, once it knows it, what has rotted on its disk."""
+    with a_stage(topic_defaults=TopicConfig(segment_bytes=300), scrub_bytes_per_second=0) as stage:
+        for _ in range(6):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[0]
+        machine = stage.world.machines[node]
+        stage.world.crash(node)
+        stage.world.restart(node)
+        stage.run_until(lambda: stage.world.is_up(node) and stage.partition(node))
+        found = stage.partition(node)
+        assert found is not None
+        size = read_header(content(stage, node)).size
+
+        machine.disk.flip_bit(SEALED, 2 * size + 65, 1)
+
+        batches = machine.sound_batches(found.log, 0, 4)
+        assert [next(batches)[0].base_offset for _ in range(2)] == [0, 1]
+        with pytest.raises(StorageError, match="rotted at 2"):
+            next(batches)
+
+
 def test_rot_is_healed_in_a_seed():
     outcome = play(a_rotten_plan())
 

@@ -96,7 +96,7 @@ class GroupWatch:
             truth.is_behind = True
             return
         try:
-            for header, batch in machine.batches(partition.log, truth.end, end):
+            for header, batch in machine.sound_batches(partition.log, truth.end, end):
                 self._take(number, truth, header, batch)
             truth.is_behind = False
         except (OSError, StorageError):

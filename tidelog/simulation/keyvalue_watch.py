@@ -166,7 +166,7 @@ class KeyWatch:
             return
         truth = self._of(partition)
         try:
-            for header, batch in machine.batches(partition.log, truth.end, end):
+            for header, batch in machine.sound_batches(partition.log, truth.end, end):
                 self._take(partition.name, truth, header, batch)
             truth.is_behind = False
         except (OSError, StorageError):

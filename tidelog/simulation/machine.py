@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
+from tidelog.errors import StorageError
 from tidelog.host import Host, Path, read_file
 from tidelog.log.log import ColdRead, Log
 from tidelog.model import Offset
-from tidelog.records import BatchHeader, iterate_batches
+from tidelog.records import BatchHeader, crc_matches, iterate_batches
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.loop import START_WALL_MS, MachineClock, Process, VirtualLoop
 from tidelog.simulation.network import SimulatedNetwork
@@ -122,6 +123,15 @@ class Machine:
                 if header.next_offset > offset:
                     yield header, memoryview(batch)
                     offset = header.next_offset
+
+    def sound_batches(
+        self, log: Log, offset: Offset, end: Offset
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The same, for those who take it for the truth; StorageError at one that has rotted."""
+        for header, batch in self.batches(log, offset, end):
+            if not crc_matches(batch, header):
+                raise StorageError(f"{log!r} has rotted at {header.base_offset}")
+            yield header, batch
 
     def flip_bits(self, count: int, suffix: str, inside: str = "") -> Counter[str]:
         """Rot `count` bits of files whose names end in `suffix`; how many in which file."""

@@ -193,7 +193,7 @@ class TransactionWatch:
             return
         place, truth = partition.name, self._truth(partition.name)
         try:
-            for header, batch in machine.batches(partition.log, truth.end, end):
+            for header, batch in machine.sound_batches(partition.log, truth.end, end):
                 self._take(place, truth, header, batch)
             truth.is_behind = False
         except (OSError, StorageError):
