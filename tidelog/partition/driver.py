@@ -705,7 +705,7 @@ class Partition:
         else:
             self._last_watermark = max(min(self._last_watermark, log.end), log.start)
             self.on_reopened(self)
-        self.on_changed(self)
+        self._tell_watchers()  # a view looks whether it is a fold of this log, too
 
     def note_damage(self, offset: Offset) -> None:
         """What the log has from `offset` on cannot be read, though it was committed."""

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from tests.unit.broker.node import Machine, on_a_node
 from tests.unit.broker.test_kv import PLACE, SECONDS, Bucket, Undecided, in_a_bucket
-from tidelog.errors import OffsetNotAvailable, OutcomeUnknown, RequestTimedOut
+from tidelog.errors import NotLeader, OffsetNotAvailable, OutcomeUnknown, RequestTimedOut
 from tidelog.host import read_file
 from tidelog.log.segment import walk
 from tidelog.records import CRC_AT, CRC_FROM, MAGIC_AT, Record, encode_batch
@@ -515,6 +515,27 @@ def test_what_was_deleted_from_the_logs_start_is_gone_from_the_view_though_nobod
         await asyncio.sleep(6)
 
         assert entries_of(view) == [(b"k3", 3), (b"k4", 4)]
+
+    in_a_bucket(story)
+
+
+def test_a_view_goes_on_with_a_log_that_was_opened_again_though_nobody_asks_or_writes():
+    async def story(bucket):
+        await bucket.put(b"k", b"1")
+        view, partition = view_of(bucket), partition_of(bucket)
+        await view.reached(1, SECONDS)
+        before = partition.log
+        partition.resign(NotLeader(leader=2))
+        partition.follow(partition.log.epochs.latest + 1, 2)
+        await asyncio.sleep(10)
+        assert view._is_saved, "who saves a view looks at its log as well"
+
+        partition.mending.reopen(pytest.fail)
+        await partition.mending.quiet()
+        assert partition.log is not before
+        await asyncio.sleep(10)
+
+        assert view.is_whole
 
     in_a_bucket(story)
 
