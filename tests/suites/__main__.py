@@ -25,6 +25,7 @@ SUITES: Final = {
     "kafka-tools": "kafka_tools",
     "kafka-python": "kafka_python",
     "spark": "spark_kafka",
+    "apicurio": "apicurio",
 }
 """By name, the module; each has `version()`, `run(context)` and perhaps `SETTINGS` of its node."""
 

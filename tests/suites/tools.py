@@ -13,6 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = ROOT / ".suites"
 PROGRAMS: Final = Path(__file__).parent / "programs"
 INSTALL_SECONDS_MAX: Final = 900
+APICURIO: Final = "3.0.9"
 
 
 class Missing(Exception):
@@ -55,6 +56,34 @@ def spark_connector_jars() -> list[Path]:
     home = _from_maven(PROGRAMS / "spark" / "pom.xml", CACHE / "spark-jars")
     wanted = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
     return sorted(jar for jar in home.glob("*.jar") if jar.name.startswith(wanted))
+
+
+def apicurio() -> Path:
+    """The jar that starts Apicurio's schema registry, of the newest version that runs on Java 17.
+
+    It is copied alone, by the last plugin that does not read its pom: the parent need not be there.
+    """
+    _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
+    mvn = _need("mvn", "sudo apt-get install -y maven")
+    home = CACHE / f"apicurio-{APICURIO}"
+    if not (home / ".done").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install(
+            [
+                mvn,
+                "-q",
+                "-B",
+                "org.apache.maven.plugins:maven-dependency-plugin:2.10:copy",
+                f"-Dartifact=io.apicurio:apicurio-registry-app:{APICURIO}:tar.gz:all",
+                f"-DoutputDirectory={home}",
+            ]
+        )
+        for archive in home.glob("*.tar.gz"):
+            shutil.unpack_archive(archive, home, filter="data")
+            archive.unlink()
+        (home / ".done").touch()
+    return next(home.glob("apicurio-registry-app-*-runner.jar"))
 
 
 def _from_maven(pom: Path, home: Path) -> Path:
