@@ -7,15 +7,15 @@ Rule 3: messages inside of lists become no more values than a record of its size
         bytes can be a message of a thousand fields.
 """
 
-import base64
-import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tidelog.schemas import framing
 from tidelog.schemas.codec import Codec
 from tidelog.schemas.documents import decoded, parsed, shown, told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
+from tidelog.schemas.protobuf_documents import ANY, Look, check
 from tidelog.schemas.protoc import KNOWN, file_of
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -27,7 +27,7 @@ FREE_MAX: Final = 10_000
 """How many values of messages in lists a record may have, beside ten for each of its bytes."""
 FREE_PER_BYTE: Final = 10
 DEPTH_MAX: Final = 100
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+PARSERS_MAX: Final = 256
 
 
 class ProtobufCodec(Codec):
@@ -61,10 +61,9 @@ class ProtobufCodec(Codec):
         found = self._parsers.get(way)
         if found is None:
             if way not in self._messages:
-                raise DoesNotFit(
-                    f"it is message {'.'.join(map(str, way))} of its schema, which has no such one"
-                )
-            found = self._parsers[way] = _Parser(self._messages[way])
+                place = ".".join(map(str, way[:DEPTH_MAX]))
+                raise DoesNotFit(f"it is message {place} of its schema, which has no such one")
+            found = self._parsers[way] = _parser(self._messages[way])
         return found
 
     # Single values.
@@ -75,15 +74,17 @@ class ProtobufCodec(Codec):
         way, data = framing.unframe_indexes(payload)
         parser = self.parser(way)
         message = parser.parse(data)
-        if parser.is_wide:
-            _count(message, FREE_MAX + FREE_PER_BYTE * len(data))
         try:
+            if parser.needs_look:
+                Look(FREE_MAX + FREE_PER_BYTE * len(data), _opened).message(message)
             return json_format.MessageToDict(
                 message,
                 preserving_proto_field_name=True,
                 always_print_fields_with_no_presence=True,
                 descriptor_pool=parser.pool,
             )
+        except DoesNotFit:
+            raise
         except Exception as error:  # json_format lets through what values of others make of it
             raise DoesNotFit(f"JSON cannot say it: {told(error)}") from error
 
@@ -105,15 +106,16 @@ class ProtobufCodec(Codec):
             raise DoesNotFit(f"it is no JSON: {error}") from None
         if not isinstance(found, dict):
             raise DoesNotFit(f"{shown(found)} is no message, which is an object in JSON")
-        if parser.has_bytes:
-            _check_bytes(self.message, found)
         message = parser.make()
         try:
+            check(self.message, found)
             json_format.ParseDict(
                 found, message, descriptor_pool=parser.pool, max_recursion_depth=DEPTH_MAX
             )
-            data: bytes = message.SerializeToString(deterministic=True)
+            data: bytes = parser.make.SerializeToString(message, deterministic=True)
             return self.prefix + data
+        except DoesNotFit:
+            raise
         except Exception as error:  # ParseError, or what a wrong type makes of it
             raise DoesNotFit(f"the Protobuf schema cannot say it: {told(error)}") from error
 
@@ -138,7 +140,8 @@ class ProtobufCodec(Codec):
         parser = writer.parser(way)
         messages = [parser.parse(one) for one in data]
         size = sum(map(len, data))
-        budget = Budget(FREE_MAX * len(data) + FREE_PER_BYTE * size)
+        # FREE_MAX is for one record: if many need it, halving finds out whether each may have it.
+        budget = Budget(FREE_MAX + FREE_PER_BYTE * size)
         return reader(parser.descriptor, self.message)(messages, budget)
 
     def _same_way(
@@ -168,7 +171,7 @@ class ProtobufCodec(Codec):
                 continue
             try:
                 message = make(**convert(value))
-                made.append(self.prefix + message.SerializeToString(deterministic=True))
+                made.append(self.prefix + make.SerializeToString(message, deterministic=True))
             except DoesNotFit:
                 raise
             except Exception as error:  # upb says what is wrong with several kinds of exceptions
@@ -177,7 +180,10 @@ class ProtobufCodec(Codec):
 
 
 class _Parser:
-    """Parses payloads of one message."""
+    """Parses payloads of one message.
+
+    Methods are called on the class: a field may have the name of a method.
+    """
 
     def __init__(self, descriptor: Any) -> None:
         from google.protobuf import message_factory
@@ -191,26 +197,50 @@ class _Parser:
         for one in inside:
             _check(one)
         self._has_required = any(one.is_required for it in inside for one in it.fields)
-        self.has_bytes = any(one.type == one.TYPE_BYTES for it in inside for one in it.fields)
-        self.is_wide = any(len(it.fields) > FREE_PER_BYTE for it in inside)
+        self.needs_look = any(
+            len(it.fields) > FREE_PER_BYTE or it.full_name == ANY or _is_loose(it) for it in inside
+        )
 
     def parse(self, data: bytes) -> Any:
         try:
             message = self.make.FromString(data)
         except (self._error, RecursionError) as error:
             raise self._broken(told(error)) from None
-        if self._has_required and not message.IsInitialized():
+        if self._has_required and not self.make.IsInitialized(message):
             raise self._broken("it lacks fields that are required")
-        message.DiscardUnknownFields()
-        # Less than there was: fields were dropped, or numbers were written longer than need be.
-        if message.ByteSize() != len(data) and (
-            self.make.FromString(data).ByteSize() != message.ByteSize()
-        ):
+        # Sizes of the message, not of the payload, which may say the same in fewer bytes.
+        size = self.make.ByteSize(message)
+        self.make.DiscardUnknownFields(message)
+        if self.make.ByteSize(message) != size:
             raise self._broken("it has fields which that message does not have")
         return message
 
     def _broken(self, why: str) -> DoesNotFit:
         return DoesNotFit(f"it is no {self.descriptor.full_name} of its Protobuf schema: {why}")
+
+
+@lru_cache(PARSERS_MAX)
+def _parser(descriptor: Any) -> _Parser:
+    return _Parser(descriptor)
+
+
+def _opened(message: Any) -> Any:
+    """The message in an Any; None if its type is not known."""
+    pool = type(message).DESCRIPTOR.file.pool
+    try:
+        descriptor = pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+    except KeyError:
+        return None
+    return _parser(descriptor).parse(message.value)
+
+
+def _is_loose(descriptor: Any) -> bool:
+    """Whether strings of a message may be other than UTF-8, which proto3 alone refuses."""
+    from google.protobuf import descriptor_pb2
+
+    outline = descriptor_pb2.FileDescriptorProto()
+    descriptor.file.CopyToProto(outline)
+    return bool(outline.syntax != "proto3")
 
 
 def _ways(file: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -246,68 +276,13 @@ def _inside(descriptor: Any) -> list[Any]:
 
 
 def _check(descriptor: Any) -> None:
-    """SchemaProblem, if a descriptor that somebody made by hand pretends to be what it is not."""
+    """DoesNotFit, if a descriptor that somebody made by hand pretends to be what it is not."""
     name = descriptor.full_name
     is_map = descriptor.GetOptions().map_entry
     if is_map and [one.name for one in descriptor.fields] != ["key", "value"]:
-        raise SchemaProblem(f"{name} is no entry of a map")
+        raise DoesNotFit(f"{name} is no entry of a map")
     if name.startswith("google.protobuf.") and not is_map and descriptor.file.name not in KNOWN:
-        raise SchemaProblem(f"{name} is a well-known type, which a schema cannot define")
-
-
-def _count(message: Any, limit: int) -> int:
-    """How many values the messages in lists have, also those that are not in the payload."""
-    total = 0
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if not field.is_repeated:
-            total += _count(value, limit - total)
-            continue
-        is_map = field.message_type.GetOptions().map_entry
-        below = field.message_type.fields_by_name["value"] if is_map else field
-        if below.message_type is None:
-            continue
-        total += len(value) * len(below.message_type.fields)
-        if total > limit:
-            raise DoesNotFit(
-                f"the lists in it have more than {limit} values, too many for its size"
-            )
-        for one in value.values() if is_map else value:
-            total += _count(one, limit - total)
-    return total
-
-
-def _check_bytes(descriptor: Any, document: Any) -> None:
-    """DoesNotFit, if what stands for bytes is no base64: json_format would skip what is none."""
-    if not isinstance(document, dict) or descriptor.full_name.startswith("google.protobuf."):
-        return
-    names = {one.name: one for one in descriptor.fields}
-    names |= {one.json_name: one for one in descriptor.fields}
-    for name, value in document.items():
-        field = names.get(name)
-        if field is None or value is None:
-            continue
-        values = value if isinstance(value, list) else [value]
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            values = list(value.values()) if isinstance(value, dict) else []
-            field = field.message_type.fields_by_name["value"]
-        for one in values:
-            if field.type == field.TYPE_BYTES:
-                _check_base64(one, name)
-            elif field.message_type is not None:
-                _check_bytes(field.message_type, one)
-
-
-def _check_base64(value: Any, name: str) -> None:
-    try:
-        if isinstance(value, str) and _BASE64.fullmatch(value):
-            padded = value.rstrip("=") + "=" * (-len(value.rstrip("=")) % 4)
-            base64.urlsafe_b64decode(padded.replace("+", "-").replace("/", "_"))
-            return
-    except ValueError:
-        pass
-    raise DoesNotFit(f"{name} is {shown(value)}; bytes are a string in base64")
+        raise DoesNotFit(f"{name} is a well-known type, which a schema cannot define")
 
 
 def open_schema(schema: Schema, registry: Registry | None, reading: Reading) -> Codec:

@@ -18,13 +18,12 @@ import pyarrow as pa
 from tidelog.schemas.codec import array_of, relaxed
 from tidelog.schemas.documents import parsed, text
 from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.protobuf_documents import JSONS, check_numbers, is_map
 from tidelog.schemas.protobuf_types import (
     DURATION,
-    JSONS,
     SCALARS,
     TIMESTAMP,
     WRAPPERS,
-    is_map,
     message_type,
     single_type,
 )
@@ -99,9 +98,10 @@ def _field(written: Any | None, wanted: Any, at: str) -> Column:
     if not written.has_presence:
         return lambda messages, budget: single(list(map(get, messages)), budget)
     name = written.name
+    has = _class_of(written.containing_type).HasField  # a field may have the name of a method
 
     def column(messages: list[Any], budget: Budget) -> pa.Array:
-        there = [one.HasField(name) for one in messages]
+        there = [has(one, name) for one in messages]
         if all(there):
             return single(list(map(get, messages)), budget)
         some = [get(one) for one, is_there in zip(messages, there, strict=True) if is_there]
@@ -109,6 +109,13 @@ def _field(written: Any | None, wanted: Any, at: str) -> Column:
         return _spread(found, np.array(there, bool))
 
     return column
+
+
+def _class_of(descriptor: Any) -> Any:
+    """The class of a message."""
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(descriptor)
 
 
 def _spread(found: pa.Array, there: Any) -> pa.Array:
@@ -156,7 +163,10 @@ def _map(
         offsets = _offsets(maps)
         if weight:
             budget.take(int(offsets[-1]) * weight)
-        pairs = [(key, one[key]) for one in maps for key in one]
+        try:
+            pairs = [(key, one[key]) for one in maps for key in one]
+        except UnicodeDecodeError as error:
+            raise DoesNotFit(f"{at} is a map with text that is not UTF-8: {error}") from None
         made = pa.MapArray.from_arrays(
             pa.array(offsets, pa.int32()),
             keys([key for key, _ in pairs], budget),
@@ -316,19 +326,25 @@ def _enum(field: Any, value: str) -> Any:
 
 
 def _message(descriptor: Any) -> Arguments:
-    from google.protobuf import json_format, message_factory
+    from google.protobuf import json_format
 
     name = descriptor.full_name
-    make = message_factory.GetMessageClass(descriptor)
+    make = _class_of(descriptor)
     if name in SECONDS:
         return lambda count: make(**_seconds(name, count))
     if name in WRAPPERS:
         inner = _one(descriptor.fields_by_name["value"])
         return lambda value: make(value=inner(value))
     if name in JSONS:
-        return lambda words: json_format.ParseDict(parsed(words), make())
+        return lambda words: json_format.ParseDict(_checked(words), make())
     inside = writer(descriptor)
     return lambda row: make(**inside(row))
+
+
+def _checked(words: str) -> Any:
+    found = parsed(words)
+    check_numbers(found)
+    return found
 
 
 def _seconds(name: str, count: int) -> dict[str, int]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.errors import ConfigError
+from tidelog.schemas.protobuf_documents import JSONS, is_map
 
 SCALARS: Final = {
     1: pa.float64(),
@@ -55,7 +56,8 @@ WRAPPERS: Final = frozenset(
         "Bytes",
     )
 )
-JSONS: Final = frozenset(f"google.protobuf.{one}" for one in ("Struct", "Value", "ListValue"))
+FIELDS_MAX: Final = 10_000
+"""How many fields a type may have, with those of messages inside of messages."""
 
 
 def message_type(descriptor: Any, at: str = "", around: tuple[str, ...] = ()) -> pa.DataType:
@@ -71,6 +73,12 @@ def message_type(descriptor: Any, at: str = "", around: tuple[str, ...] = ()) ->
         return pa.string()
     if name in around:
         raise ConfigError(f"{at[1:]} is a {name} inside of itself; Spark has no such type")
+    if not around and _width(descriptor, {}) > FIELDS_MAX:
+        raise ConfigError(f"{name} has more than {FIELDS_MAX} fields with those inside of it")
+    if extensions := descriptor.file.pool.FindAllExtensions(descriptor):
+        raise ConfigError(
+            f"{name} has the extension {extensions[0].full_name}, for which Spark has no column"
+        )
     inside = (*around, name)
     return pa.struct([_field(one, f"{at}.{one.name}", inside) for one in descriptor.fields])
 
@@ -95,8 +103,14 @@ def single_type(field: Any, at: str, around: tuple[str, ...]) -> pa.DataType:
     return SCALARS[field.type]
 
 
-def is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+def _width(descriptor: Any, known: dict[str, int]) -> int:
+    """How many fields a message has, with those of messages inside of it, each as often."""
+    name = descriptor.full_name
+    if name not in known:
+        known[name] = 0  # one inside of itself is refused elsewhere
+        below = [one.message_type for one in descriptor.fields]
+        known[name] = sum(1 + (_width(one, known) if one is not None else 0) for one in below)
+    return known[name]
 
 
 # A schema for columns.

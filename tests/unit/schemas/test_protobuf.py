@@ -431,3 +431,126 @@ def test_a_broken_record_among_many_is_found():
     assert list(reasons) == [617]
     found = pa.concat_arrays(pieces).to_pylist()
     assert found[616:619] == [{"n": 617}, None, {"n": 619}]
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        # -1 as five bytes is ten when it is written again, and field 2 has five.
+        ("int32 a = 1;", b"\x08\xff\xff\xff\xff\x0f\x12\x03abc"),
+        # An entry of a map gets its key and value, four bytes; field 2 has four.
+        ("map<string, string> m = 1;", b"\x0a\x00\x12\x02ab"),
+        # Numbers one by one are packed when they are written again.
+        ("repeated int32 a = 1; repeated int32 b = 2;", b"\x08\x01\x10\x01\x18\x01"),
+    ],
+)
+def test_a_payload_that_is_as_long_as_its_message_may_have_unknown_fields(body, data):
+    made = proto(body)
+    for read in (made.document, lambda payload: made.read_all([payload], made)):
+        with pytest.raises(DoesNotFit, match="fields which that message does not have"):
+            read(b"\0" + data)
+
+
+def test_extensions_are_no_columns_and_are_not_dropped():
+    made = codec(
+        'syntax = "proto2"; message M { optional int32 a = 1; extensions 100 to 200; }'
+        "extend M { optional int32 x = 100; }"
+    )
+    assert made.document(b"\0\x08\x01\xa0\x06\x05") == {"a": 1, "[x]": 5}
+    with pytest.raises(ConfigError, match="M has the extension x"):
+        made.read_all([b"\0\x08\x01\xa0\x06\x05"], made)
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x01\xff", b"\x12\x01\xff", b"\x1a\x03\x0a\x01\xff"])
+def test_a_string_that_is_not_utf_8_is_refused_before_proto3_too(data):
+    made = codec(
+        'syntax = "proto2"; message M { optional string a = 1; repeated string b = 2;'
+        "map<string, string> c = 3; }"
+    )
+    for read in (made.document, lambda payload: made.read_all([payload], made)):
+        with pytest.raises(DoesNotFit, match=r"(?i)utf-?8"):
+            read(b"\0" + data)
+
+
+@pytest.mark.parametrize("name", ["ByteSize", "HasField", "DiscardUnknownFields", "IsInitialized"])
+def test_a_field_may_have_the_name_of_a_method(name):
+    made = proto(f"optional int32 {name} = 1; optional int32 b = 2;")
+    payloads = made.encode([{name: 7, "b": None}])
+    assert made.read_all(payloads, made).to_pylist() == [{name: 7, "b": None}]
+    assert made.document(payloads[0]) == {name: 7}
+
+
+def test_messages_in_messages_in_lists_are_counted_and_those_in_any():
+    wide = " ".join(f"int32 f{one} = {one + 1};" for one in range(100))
+    made = codec(
+        f'syntax = "proto3"; import "google/protobuf/any.proto"; message M {{'
+        f"repeated L lines = 1; repeated google.protobuf.Any more = 2; }}"
+        f"message L {{ W w = 1; }} message W {{ {wide} }}"
+    )
+    few, many = b"\x0a\x02\x0a\x00", b"\x12\x04\x0a\x02/W"
+    assert len(made.document(b"\0" + few * 50)["lines"]) == 50
+    assert len(made.document(b"\0" + many * 50)["more"]) == 50
+    for bomb in (few * 1000, many * 1000):
+        with pytest.raises(DoesNotFit, match="too many for its size"):
+            made.document(b"\0" + bomb)
+
+
+def test_one_record_does_not_spend_what_the_others_may():
+    wide = " ".join(f"int32 f{one} = {one + 1};" for one in range(100))
+    made = codec(f'syntax = "proto3"; message M {{ repeated W w = 1; }} message W {{ {wide} }}')
+    payloads = [b"\0", b"\0" + b"\x0a\x00" * 200, b"\0", b"\0" + b"\x0a\x00" * 50]
+    pieces, reasons = made.read(payloads, made)
+    assert list(reasons) == [1]
+    rows = [one for piece in pieces for one in piece.to_pylist()]
+    assert [one and len(one["w"]) for one in rows] == [0, None, 0, 50]
+
+
+def test_unknown_fields_in_an_any_are_refused():
+    made = codec(
+        'syntax = "proto3"; import "google/protobuf/any.proto";'
+        "message M { google.protobuf.Any a = 1; } message B { int32 n = 1; }"
+    )
+    assert made.document(b"\0\x0a\x08\x0a\x02/B\x12\x02\x08\x03")["a"]["n"] == 3
+    with pytest.raises(DoesNotFit, match="fields which that message does not have"):
+        made.document(b"\0\x0a\x08\x0a\x02/B\x12\x02\x10\x03")
+
+
+def test_messages_that_become_too_many_fields_are_refused():
+    tree = "".join(f"message M{one} {{ M{one + 1} a = 1; M{one + 1} b = 2; }}" for one in range(40))
+    made = codec(f'syntax = "proto3"; {tree} message M40 {{ int32 a = 1; }}')
+    with pytest.raises(ConfigError, match="more than 10000 fields"):
+        made.arrow_type()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"n": 9007199254740993.0}',
+        b'{"n": "9007199254740993.0"}',
+        b'{"maybe": 9007199254740993e0}',
+        b'{"m": {"1": 1, "01": 2}}',
+        b'{"m": {"1": 1, "1.0": 2}}',
+        b'{"s": {"k": [9007199254740993]}}',
+        b'{"v": 9007199254740993}',
+        b'{"v": 1e400}',
+        b'{"raw": "!!!!"}',
+        b'{"any": {"@type": "/B", "data": "!!!!"}}',
+        b'{"any": {"@type": "/google.protobuf.Int64Value", "value": 9007199254740993.0}}',
+    ],
+)
+def test_json_is_not_changed_to_fit(line):
+    made = codec(
+        'syntax = "proto3"; import "google/protobuf/wrappers.proto";'
+        'import "google/protobuf/struct.proto"; import "google/protobuf/any.proto";'
+        "message M { int64 n = 1; google.protobuf.Int64Value maybe = 2; map<int32, int32> m = 3;"
+        "google.protobuf.Struct s = 4; google.protobuf.Value v = 5;"
+        "google.protobuf.BytesValue raw = 6; google.protobuf.Any any = 7; }"
+        "message B { bytes data = 1; }"
+    )
+    with pytest.raises(DoesNotFit):
+        made.payload(line)
+
+
+def test_a_column_of_json_is_not_changed_to_fit(order):
+    with pytest.raises(DoesNotFit, match="no double has 9007199254740993"):
+        order.write(pa.array([{"more": '{"k":9007199254740993}'}]))
