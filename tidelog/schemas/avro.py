@@ -35,6 +35,7 @@ try:
 except ImportError:  # pragma: no cover - tried where fastavro is not installed
     fastavro = None  # type: ignore[assignment]
 
+REFERENCES_MAX: Final = 200
 PRIMITIVES = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",
 )  # fmt: skip
@@ -68,6 +69,8 @@ def _parse_references(
         if reference in seen:
             continue
         seen.add(reference)
+        if len(seen) > REFERENCES_MAX:
+            raise SchemaProblem(f"the schema refers to more than {REFERENCES_MAX} others")
         if registry is None:
             raise SchemaProblem(f"the schema refers to {reference.name}, which is not at hand")
         other = registry.version(reference.subject, reference.version).schema

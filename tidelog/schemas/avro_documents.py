@@ -163,7 +163,7 @@ def _decimal(node: Any, value: Any) -> decimal.Decimal:
     found, scale = decimal.Decimal(value), node.get("scale", 0)
     if not found.is_finite() or (found and found.adjusted() >= node["precision"] - scale):
         raise _misfit(value, f"decimal of {node['precision']} digits, {scale} after the point")
-    return found
+    return found or decimal.Decimal(0)  # 0e999999999 would become as many digits
 
 
 def _bytes(value: Any) -> bytes:

@@ -52,9 +52,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
-    found = text(value).decode(errors="replace") if isinstance(value, dict | list) else str(value)
-    if isinstance(value, str):
-        found = repr(value)
+    found = repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, dict | list):
+        found = json.dumps(value, separators=(",", ":"), default=_plain)
     return found if len(found) <= SHOWN_MAX else found[:SHOWN_MAX] + "..."
 
 

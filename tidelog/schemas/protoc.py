@@ -37,7 +37,7 @@ try:
         type_pb2,
         wrappers_pb2,
     )
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError, EncodeError
 
     KNOWN: Final[dict[str, Any]] = {
         one.DESCRIPTOR.name: one.DESCRIPTOR
@@ -65,13 +65,15 @@ MEMORY_BYTES_MAX: Final = 1024 * 1024 * 1024
 DESCRIPTORS_BYTES_MAX: Final = 16 * 1024 * 1024
 _CHILD: Final = f"""
 import resource, sys
+sys.path.append(sys.argv.pop(1))  # where we have grpc_tools from: -I knows site-packages only
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES_MAX}, {MEMORY_BYTES_MAX}))
 resource.setrlimit(resource.RLIMIT_FSIZE, ({DESCRIPTORS_BYTES_MAX}, {DESCRIPTORS_BYTES_MAX}))
 from grpc_tools import protoc
 sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
 """
 _NOISE: Final = re.compile(r"WARNING: |[IW]\d{4} ")
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}")
+"""Without white space at its end: two ways to take it would make long ones take for ever."""
 
 
 def file_of(schema: Schema, registry: Registry | None) -> Any:
@@ -102,8 +104,8 @@ def _gather(schema: Schema, registry: Registry | None, sources: dict[str, str]) 
         if registry is None:
             raise SchemaProblem(f"the schema imports {reference.name}, which is not at hand")
         path = PurePosixPath(reference.name)
-        is_inside = path.parts and not path.is_absolute() and ".." not in path.parts
-        if not is_inside or "\\" in reference.name or "\0" in reference.name:
+        is_inside = str(path) == reference.name and bool(path.parts) and ".." not in path.parts
+        if not is_inside or path.is_absolute() or "\\" in reference.name or "\0" in reference.name:
             raise SchemaProblem(f"the schema imports {reference.name!r}, which is no relative path")
         if len(sources) > REFERENCES_MAX:
             raise SchemaProblem(f"the schema imports more than {REFERENCES_MAX} others")
@@ -114,7 +116,7 @@ def _gather(schema: Schema, registry: Registry | None, sources: dict[str, str]) 
 
 def _serialized(text: str, name: str) -> Any:
     """The FileDescriptorProto that a text is in base64; None if it is a .proto file."""
-    if not _BASE64.fullmatch(text):
+    if not _BASE64.fullmatch(text.rstrip()):
         return None
     try:
         found = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))
@@ -129,7 +131,8 @@ def _compiled(sources: dict[str, str]) -> dict[str, Any]:
         import grpc_tools
     except ImportError:  # pragma: no cover - tried where it is not installed
         raise missing("grpcio-tools", "Protobuf") from None
-    known = Path(grpc_tools.__file__).parent / "_proto"
+    package = Path(grpc_tools.__file__).parent
+    known = package / "_proto"
     with tempfile.TemporaryDirectory(prefix="tidelog-proto-") as folder:
         for name, text in sources.items():
             try:
@@ -145,6 +148,7 @@ def _compiled(sources: dict[str, str]) -> dict[str, Any]:
                 "-I",
                 "-c",
                 _CHILD,
+                str(package.parent),
                 f"-I{known}",
                 f"-I{folder}",
                 "--include_imports",
@@ -206,7 +210,7 @@ def _pooled(files: dict[str, Any]) -> Any:
     try:
         add(ROOT, ())
         return pool.FindFileByName(ROOT)
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError, RecursionError, EncodeError) as error:
         raise SchemaProblem(f"it is no Protobuf schema: {error}") from None
 
 

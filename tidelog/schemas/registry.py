@@ -21,11 +21,13 @@ import httpx
 
 from tidelog.errors import ConfigError
 from tidelog.schemas.problems import RegistryDown, RegistryRefused
+from tidelog.schemas.table import SCHEMA_BYTES_MAX
 
 TIMEOUT_SECONDS: Final = 10.0
 TRIES_MAX: Final = 4
 PAUSE_SECONDS: Final = 0.2
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+TOLD_MAX: Final = 200
 SCHEMAS_MAX: Final = 10_000
 """Schemas that a process remembers; then it forgets the oldest."""
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -81,20 +83,28 @@ class Registry:
             raise ConfigError(
                 f"schema.registry.url must be http:// or https://, not {_shown(url)!r}"
             )
+        self.url = re.sub(r"//[^/?#]*@", "//", url).rstrip("/")
+        if "@" in self.url:
+            raise ConfigError(
+                f"schema.registry.url {_shown(url)!r} has a user or a password with / ? or #: set "
+                "schema.registry.basic.auth.user.info instead"
+            )
         try:
+            httpx.URL(self.url)
             address = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ConfigError(f"schema.registry.url {_shown(url)!r} is no URL: {error}") from None
+            why = "" if "@" in url else f": {error}"
+            raise ConfigError(f"schema.registry.url {_shown(url)!r} is no URL{why}") from None
         if user_info is not None and ":" not in user_info:
             raise ConfigError("schema.registry.basic.auth.user.info must be USER:PASSWORD")
         if user_info is None and address.userinfo:
             user_info = f"{address.username}:{address.password}"
         user, _, password = (user_info or "").partition(":")
-        self.url = _shown(url).rstrip("/")
         self._seconds_max = timeout_seconds
         self._http = httpx.Client(
             timeout=timeout_seconds, transport=transport, trust_env=False,
-            auth=(user, password) if user_info else None, headers={"Accept": CONTENT_TYPE},
+            auth=(user, password) if user_info else None,
+            headers={"Accept": CONTENT_TYPE, "Accept-Encoding": "identity"},
         )  # fmt: skip
         self._schemas: dict[tuple[int, str], Schema] = {}
         self._lock = threading.Lock()
@@ -122,7 +132,7 @@ class Registry:
         query = {"format": form} if form else {}
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         return self._ask(
-            "GET", path, lambda it: Registered(int(it["id"]), int(it["version"]), _schema(it)),
+            "GET", path, lambda it: Registered(_id(it), int(it["version"]), _schema(it)),
             query=query,
         )  # fmt: skip
 
@@ -137,7 +147,7 @@ class Registry:
                 for one in schema.references
             ]
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        return self._ask("POST", path, lambda it: int(it["id"]), body=body)
+        return self._ask("POST", path, _id, body=body)
 
     def _ask(
         self, method: str, path: str, make: Callable[[dict[str, Any]], T], *,
@@ -175,6 +185,13 @@ class Registry:
         )
 
     def _body(self, answer: httpx.Response, path: str, ends: float) -> bytes:
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            # Unpacked, a few bytes may become many, and endless ones nothing.
+            raise RegistryRefused(
+                f"the schema registry at {self.url} answers {path} compressed, which nobody asked "
+                "for; is it a schema registry?",
+                status=answer.status_code,
+            )
         data = bytearray()
         for part in answer.iter_bytes():
             data += part
@@ -196,13 +213,13 @@ class Registry:
         except (ValueError, RecursionError):
             document = None
         is_object = isinstance(document, dict)
-        told = data[:200].decode(errors="replace")
+        told = data[:TOLD_MAX].decode(errors="replace")
         if is_object:
-            told = str(document.get("message", ""))
+            told = str(document.get("message", ""))[:TOLD_MAX]
         if status < 300 and is_object:
             try:
                 return make(document)
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
+            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
                 told = f"what it says is no schema: {type(error).__name__} {error}"
         hint = {
             401: "set schema.registry.basic.auth.user.info",
@@ -221,19 +238,33 @@ class Registry:
 
 
 def _shown(url: str) -> str:
-    """An address without the user and the password in it."""
-    return re.sub(r"//[^/?#]*@", "//", url)
+    """An address without the user and the password in it, whatever they are made of."""
+    return re.sub(r"^([a-zA-Z]+://)?.*@", r"\1", url, flags=re.DOTALL)
+
+
+def _id(document: Mapping[str, Any]) -> int:
+    found = document["id"]
+    if type(found) is not int or not 0 <= found < 2**32:
+        raise ValueError(f"{found!r} is no id of a schema")
+    return found
 
 
 def _schema(document: Mapping[str, Any]) -> Schema:
     references = tuple(
-        Reference(one["name"], one["subject"], int(one["version"]))
+        Reference(_text(one, "name"), _text(one, "subject"), int(one["version"]))
         for one in document.get("references") or ()
     )
-    text = document["schema"]
-    if not isinstance(text, str):
-        raise TypeError("the schema is no text")
+    text = _text(document, "schema")
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise ValueError(f"it has {len(text)} characters; {SCHEMA_BYTES_MAX} are allowed")
     return Schema(str(document.get("schemaType") or AVRO), text, references)
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    found = document[name]
+    if not isinstance(found, str):
+        raise TypeError(f"the {name} is no text")
+    return found
 
 
 _registries: dict[tuple[str, str | None], Registry] = {}

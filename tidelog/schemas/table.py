@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.schemas.registry import Registry, Schema
 
 SCHEMA_BYTES_MAX: Final = 1024 * 1024
-"""How long a schema's text may be; the schemas it refers to count for themselves."""
+"""How long a schema's text may be; those it refers to may be as long, each."""
 CODECS_MAX: Final = 256
 
 

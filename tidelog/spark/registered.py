@@ -20,7 +20,13 @@ from tidelog.errors import ConfigError
 from tidelog.schemas import framing
 from tidelog.schemas.codec import relaxed
 from tidelog.schemas.formats import PartFormat
-from tidelog.schemas.problems import DoesNotFit, NotFramed, RegistryRefused, SchemaProblem
+from tidelog.schemas.problems import (
+    DoesNotFit,
+    NotFramed,
+    RegistryDown,
+    RegistryRefused,
+    SchemaProblem,
+)
 from tidelog.schemas.registry import Schema
 from tidelog.spark.columns import SPARK
 from tidelog.spark.json_reading import CORRUPT
@@ -78,13 +84,18 @@ class PartReader:
         self, number: int, payloads: list[bytes]
     ) -> tuple[list[pa.Array], dict[int, str]]:
         """What was written with one schema."""
+        reader = self.form.codec(self.schema)
         try:
             writer = self.form.writer_of(number)
+        except RegistryDown:
+            raise
         except RegistryRefused as error:
             if error.status != NOT_FOUND:
                 raise
             raise DoesNotFit(str(error)) from error
-        pieces, broken = self.form.codec(self.schema).read(payloads, writer)
+        except SchemaProblem as problem:  # any record may name any schema, also a broken one
+            raise DoesNotFit(f"{problem} (schema {number})") from problem
+        pieces, broken = reader.read(payloads, writer)
         return pieces, {at: f"{why} (schema {number})" for at, why in broken.items()}
 
     def _column(

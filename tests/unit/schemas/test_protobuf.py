@@ -3,6 +3,7 @@
 import base64
 import datetime
 import decimal
+import subprocess
 
 import pyarrow as pa
 import pytest
@@ -554,3 +555,41 @@ def test_json_is_not_changed_to_fit(line):
 def test_a_column_of_json_is_not_changed_to_fit(order):
     with pytest.raises(DoesNotFit, match="no double has 9007199254740993"):
         order.write(pa.array([{"more": '{"k":9007199254740993}'}]))
+
+
+def test_white_space_does_not_take_for_ever():
+    with pytest.raises(SchemaProblem, match="no Protobuf schema"):
+        codec("a" + " " * 500_000 + "!")
+
+
+def test_a_descriptor_that_lacks_what_it_needs_is_no_schema():
+    file = descriptor_pb2.FileDescriptorProto()
+    file.message_type.add().name = "M"
+    file.options.uninterpreted_option.add().name.add()
+    with pytest.raises(SchemaProblem, match="no Protobuf schema"):
+        codec(base64.b64encode(file.SerializePartialToString()).decode())
+
+
+@pytest.mark.parametrize("name", ["./tidelog_schema.proto", "a//b.proto", "a/./b.proto", "."])
+def test_an_import_has_one_name(name):
+    with registry_double() as double:
+        known = Registry(double.url)
+        known.register("other", Schema("PROTOBUF", 'syntax = "proto3"; message Other { }'))
+        text = 'syntax = "proto3"; message M { int32 a = 1; }'
+        schema = Schema("PROTOBUF", text, (Reference(name, "other", 1),))
+        with pytest.raises(SchemaProblem, match="no relative path"):
+            protoc.file_of(schema, known)
+
+
+def test_protoc_is_found_where_this_process_has_it_from(monkeypatch):
+    """Packages may be elsewhere than in site-packages, as those of one user are."""
+    ran = []
+    run = subprocess.run
+
+    def watched(command, **more):
+        ran.append(command)
+        return run([command[0], "-S", *command[1:]], **more)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    assert proto("int32 a = 1;").message.full_name == "M"
+    assert len(ran) == 1

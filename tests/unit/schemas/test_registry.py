@@ -9,6 +9,7 @@ from tidelog.schemas import registry as module
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import RegistryDown, RegistryRefused
 from tidelog.schemas.registry import Registry, Schema
+from tidelog.schemas.table import SCHEMA_BYTES_MAX
 
 ORDER = Schema("AVRO", '{"type": "record", "name": "Order", "fields": []}')
 
@@ -140,3 +141,62 @@ def test_an_answer_that_does_not_end_is_none(monkeypatch):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
     with pytest.raises(RegistryDown, match=r"no whole answer in 0\.01 s"):
         Registry("http://127.0.0.1:1", transport=transport, timeout_seconds=0.01).schema(1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:sec/ret@host:8081",
+        "http://me:12/secret@host",
+        "http://me:12#secret@host",
+        "http://me:se?cret@host",
+        "http://me:p@secret@ho\nst",
+        "me:secret@host:8081",
+    ],
+)
+def test_no_part_of_a_password_is_told(url):
+    with pytest.raises(ConfigError) as refused:
+        Registry(url)
+    assert not any(part in str(refused.value) for part in ("sec", "cret", "me:", "12"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"schema": "x", "references": [{"name": ["a"], "subject": "a", "version": 1}]},
+        {"schema": "x", "references": [{"name": "a", "subject": {}, "version": 1}]},
+        {"schema": "x" * (SCHEMA_BYTES_MAX + 1)},
+        {"schema": "x", "id": -1, "version": 1},
+        {"schema": "x", "id": 2**32, "version": 1},
+        {"schema": "x", "id": 1.5, "version": 1},
+    ],
+)
+def test_an_answer_that_could_not_be_used_is_refused(answer):
+    with pytest.raises(RegistryRefused, match="no schema"):
+        answering(json={"id": 1, "version": 1, **answer}).latest("orders-value")
+
+
+def test_a_number_without_end_is_no_version():
+    with pytest.raises(RegistryRefused, match="no schema"):
+        answering(text='{"schema": "x", "id": 1, "version": 1e999}').latest("orders-value")
+
+
+def test_what_a_registry_tells_is_cut():
+    with pytest.raises(RegistryRefused) as refused:
+        answering(400, json={"message": "x" * 10_000}).schema(1)
+    assert len(str(refused.value)) < 1000
+
+
+def test_an_answer_is_never_unpacked():
+    """Parts that unpack to nothing would have no end, and a few bytes could become many."""
+    asked = []
+
+    def answer(request):
+        asked.append(request.headers["Accept-Encoding"])
+        empty = itertools.repeat(b"\0\0\0\xff\xff", 100_000)  # blocks of deflate, without data
+        return httpx.Response(200, headers={"Content-Encoding": "deflate"}, content=empty)
+
+    registry = Registry("http://127.0.0.1:1", transport=httpx.MockTransport(answer))
+    with pytest.raises(RegistryRefused, match="compressed"):
+        registry.schema(1)
+    assert asked == ["identity"]

@@ -10,6 +10,7 @@ from tidelog.schemas import framing
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.registry import Reference, Registry, Schema
+from tidelog.schemas.table import FORMATS
 from tidelog.schemas.values import ValueReader, ValueWriter
 
 MS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -134,3 +135,20 @@ def test_a_decimal_with_more_digits_than_its_schema_has_is_refused_not_rounded(d
 def test_a_decimal_that_does_not_say_its_digits_is_no_schema(written, wrong):
     with pytest.raises(SchemaProblem, match="a decimal has precision"):
         written(MONEY | wrong, b"1")
+
+
+def test_many_references_of_a_schema_are_refused(double):
+    known = Registry(double.url)
+    known.register("other", Schema("AVRO", '"string"'))
+    many = tuple(Reference(f"r{one}", "other", 1) for one in range(1000))
+    with pytest.raises(SchemaProblem, match="more than 200 others"):
+        FORMATS["avro"].codec(Schema("AVRO", '"string"', many), known)
+
+
+def test_text_that_is_no_unicode_is_told(written):
+    with pytest.raises(DoesNotFit, match=r"\\ud800"):
+        written(record(a="int"), b'{"a": {"b": "\\ud800"}}')
+
+
+def test_a_zero_with_a_large_exponent_is_zero(written):
+    assert written(MONEY, b'"0e99999999"') == written(MONEY, b"0") == 0

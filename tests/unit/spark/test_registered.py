@@ -244,3 +244,13 @@ def test_an_array_of_nulls_fails_with_its_place_and_schema(double):
     }  # fmt: skip
     with pytest.raises(SchemaProblem, match=rf"orders-3 has at offset 7 .*schema {number}\)"):
         registered_projection(schema, readers).rows(pa.RecordBatch.from_pylist([row]))
+
+
+def test_a_record_that_names_a_broken_schema_hurts_no_other(double):
+    number = register(double, "string")
+    broken = Registry(double.url).register("other", Schema("AVRO", '{"type": "nonsense"}'))
+    reader = part_reader(form(double), "orders")
+    values = pa.array([frame(number, b"\x02a"), frame(broken, b"\x02b")], pa.binary())
+    column, reasons = reader.read(values)
+    assert column.to_pylist() == ["a", None]
+    assert "no Avro schema" in reasons[1] and f"(schema {broken})" in reasons[1]
