@@ -324,6 +324,32 @@ def test_rot_that_is_being_healed_is_not_forgotten_meanwhile(monkeypatch):
         assert [rot.state for rot in state_of(stage, node).recent] == ["healed"]
 
 
+def test_a_cycle_reads_on_behind_rot_that_somebody_else_is_healing(monkeypatch):
+    """Its length has rotted, so nobody knows where to go on before it is healed."""
+    ask = Scrubber._ask
+
+    async def ask_slowly(self: Scrubber, *arguments: Any) -> Any:
+        await asyncio.sleep(3.0)
+        return await ask(self, *arguments)
+
+    monkeypatch.setattr(Scrubber, "_ask", ask_slowly)
+    with a_stage(**scrubbing()) as stage:
+        for _ in range(12):
+            stage.commit()
+        stage.world.run(1)
+        node = stage.nodes[1]
+        sound, partition = content(stage, node), stage.partition(node)
+        machine, size = stage.world.machines[node], read_header(sound).size
+        machine.disk.flip_bit(SEALED, 9, 1)
+        machine.disk.flip_bit(SEALED, 2 * size + 65, 1)
+
+        stage.inside(node, machine.node.broker._suspect, partition, 0)
+        await_cycle(stage, node)
+
+        assert content(stage, node) == sound
+        assert state_of(stage, node).healed == 2
+
+
 def test_places_that_rotten_offsets_have_led_to_are_forgotten_once_rot_before_them_is_healed():
     """Two offsets in a row have rotted alike, so that they lead from one to the next."""
     with a_stage(**scrubbing(topic_defaults=TopicConfig(segment_bytes=1000))) as stage:

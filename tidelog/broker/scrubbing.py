@@ -131,7 +131,8 @@ class Scrubber:
         """Where rot lies that nobody could help with so far."""
         self._unread: dict[Rot, float] = {}
         """Since when a device does not read where a log would begin anew for it."""
-        self._tending: dict[Partition, None] = {}
+        self._tending: dict[Partition, asyncio.Future[None]] = {}
+        """Where rot is being healed; until that is over."""
         member.handle(FetchRange, self._on_fetch)
         member.handle(ConfirmWhole, self._on_confirm_whole)
 
@@ -319,15 +320,18 @@ class Scrubber:
         return await self._heal(visit, rot)
 
     async def _heal(self, visit: _Visit, rot: Rot) -> bool:
-        """Whether it is healed. One at a time for a partition."""
+        """Whether it is healed. One at a time for a partition: the others wait for it."""
         partition = visit.partition
-        if partition in self._tending:
-            return False
-        self._tending[partition] = None
+        while (under_way := self._tending.get(partition)) is not None:
+            await asyncio.wait([under_way])
+        if rot.state != "open":
+            return True  # it was healed meanwhile
+        done = self._tending[partition] = asyncio.get_running_loop().create_future()
         try:
             is_healed = await self._try_to_heal(visit, rot)
         finally:
             del self._tending[partition]
+            done.set_result(None)
         if is_healed:
             self._unhealed.pop(rot, None)
             self._lose_places(visit.scrub.segment, rot.offset)
@@ -521,8 +525,7 @@ class Scrubber:
             visit = await self._visit(partition, rot.offset)
         if visit is not None:
             await self._scrub_segment(visit)
-            is_known = rot in self._unhealed or rot in self._declared or partition in self._tending
-            if visit.scrub.is_done and not is_known:
+            if visit.scrub.is_done and rot not in self._unhealed and rot not in self._declared:
                 self._forget(rot, self._host.clock.wall_ms())
 
     async def inspect(self, partition: Partition, offset: Offset) -> bool:
