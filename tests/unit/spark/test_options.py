@@ -178,3 +178,20 @@ def test_writes_are_exactly_once_unless_said_otherwise():
 def test_what_cannot_be_written_so_is_refused(options, streaming, words):
     with pytest.raises(ConfigError, match=words):
         write_options(WRITE | options, streaming=streaming)
+
+
+def test_a_part_has_its_own_message_and_readers_may_be_lenient():
+    given = {
+        "kafka.bootstrap.servers": "h:1",
+        "subscribe": "t",
+        "valueFormat": "protobuf",
+        "keyFormat": "json-schema",
+        "schema.registry.url": "http://h:2",
+        "value.message": "shop.Order",
+        "schema.validate": "false",
+    }
+    options = read_options(given, streaming=False)
+    assert (options.value_format.message, options.key_format.message) == ("shop.Order", None)
+    assert not options.key_format.validates
+    del given["schema.validate"]
+    assert read_options(given, streaming=False).key_format.validates

@@ -189,8 +189,7 @@ def _encoded(
 ) -> bytes | None:
     if isinstance(value, msgspec.UnsetType):
         return None
-    if encoding in FORMATS:
-        assert writers is not None
+    if writers is not None and encoding in FORMATS:
         return writers.encode(part, encoding, used, bytes(value))
     if used is not None:
         raise Problem(400, f"a {part} has a schema if its encoding is {' or '.join(FORMATS)}")

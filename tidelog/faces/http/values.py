@@ -27,6 +27,7 @@ SHOWN: Final = (AUTO, *ENCODINGS)
 _encode: Final = msgspec.json.Encoder().encode
 _read_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _read_any: Final = msgspec.json.Decoder().decode
+_read_string: Final = msgspec.json.Decoder(str | None).decode
 
 
 def encode_value(value: Any, encoding: str = JSON) -> bytes | None:
@@ -41,7 +42,7 @@ def encode_value(value: Any, encoding: str = JSON) -> bytes | None:
         _text_of(data)
         return data
     if isinstance(value, msgspec.Raw):
-        value = _read_any(_text_of(bytes(value)))
+        value = _read_text(value)
     if value is None:
         return None
     if not isinstance(value, str):
@@ -92,6 +93,14 @@ def is_json(data: bytes) -> bool:
     except (msgspec.MsgspecError, RecursionError):
         return False
     return True
+
+
+def _read_text(value: msgspec.Raw) -> Any:
+    """What a body says; a string or null is the usual case, and is read at once."""
+    try:
+        return _read_string(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _read_any(_text_of(bytes(value)))
 
 
 def _text_of(data: bytes) -> str:
