@@ -4,6 +4,8 @@ Rule 1: a merge changes no row: it is committed only if the new files have as ma
         only onto a snapshot that has all of the old ones. So what it replaces is what it has read.
 Rule 2: it says nothing of batches. A batch is in the table or not, whatever its file is called.
 Rule 3: files with rows deleted in place are left to the engine that did so.
+Rule 4: a merged file is of the partitions that the table had when it was read. A table that was
+        partitioned anew meanwhile does not get it.
 """
 
 import logging
@@ -16,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.manifest import DataFile
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
 
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage, sync_file
 from tidelog.spark.tables.commits import data_file, tried_once
 from tidelog.spark.tables.layout import sort_columns
+from tidelog.spark.tables.projecting import read_file
 from tidelog.spark.tables.tiers import Sized, to_merge
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def merge_small(table: "Table", *, file_bytes: int = FILE_BYTES) -> int:
     sized = [
         Sized(task, task.file.partition, task.file.file_size_in_bytes)
         for task in tasks.values()
-        if not task.delete_files and task.file.spec_id == spec
+        if not task.delete_files and _may_be_merged(task.file, spec)
     ]
     merged = [
         _merge(table, some) for some in to_merge(_by_age(sized), file_bytes=file_bytes)
@@ -64,6 +66,10 @@ def merge_small(table: "Table", *, file_bytes: int = FILE_BYTES) -> int:
     if not merged or replace_files(table, merged):
         return sum(len(one.old) for one in merged)
     return 0
+
+
+def _may_be_merged(file: DataFile, spec: int) -> bool:
+    return file.spec_id == spec and file.file_format == FileFormat.PARQUET
 
 
 def _by_age(files: "Iterable[Sized[FileScanTask]]") -> "list[Sized[FileScanTask]]":
@@ -93,13 +99,16 @@ def replace_files(
                         update.delete_data_file(old)
             return True
         except (CommitFailedException, ValidationException) as error:
-            if attempt == attempts or isinstance(error, ValidationException):
+            table = table.catalog.load_table(table.name())
+            # The values of a partition mean something else once the table is partitioned anew.
+            spec = table.metadata.default_spec_id
+            is_over = attempt == attempts or isinstance(error, ValidationException)
+            if is_over or any(new.spec_id != spec for one in merged for new in one.new):
                 logger.info("files of %s were not merged: %s", ".".join(table.name()), error)
                 Storage.of(table.io.properties).remove(
                     new.file_path for one in merged for new in one.new
                 )
                 return False
-            table = table.catalog.load_table(table.name())
     return False
 
 
@@ -121,9 +130,8 @@ def _merge(table: "Table", tasks: "list[FileScanTask]") -> Merged:
 
 
 def _read(table: "Table", tasks: "Iterable[FileScanTask]") -> Iterator[pa.RecordBatch]:
-    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     for task in tasks:
-        yield from scan.to_record_batches([task])
+        yield from read_file(table, task)
 
 
 def _write(table: "Table", location: str, batches: Iterable[pa.RecordBatch]) -> None:

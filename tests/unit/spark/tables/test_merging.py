@@ -1,10 +1,13 @@
 """Small files that become one, and nothing else that changes."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
 
 from tests.unit.spark.tables.lake import NAME, append, append_all, files, make, numbers, on_disk
 from tidelog.spark.tables import merging
@@ -87,3 +90,55 @@ def test_a_merge_that_lost_rows_is_not_committed(
     with pytest.raises(MergeFailed, match="has 7 rows, not 8"):
         merge_small(table)
     assert numbers(catalog.load_table(NAME)) == list(range(8))
+
+
+def test_what_is_null_in_a_file_is_null_after_a_merge(tmp_path: Path) -> None:
+    item = pa.struct([("x", pa.int64())])
+    schema = pa.schema(
+        [
+            ("items", pa.list_(item)),
+            ("by_name", pa.map_(pa.string(), item)),
+            ("order", pa.struct([("items", pa.list_(item))])),
+        ]
+    )
+    rows: list[dict[str, Any]] = [
+        {"items": None, "by_name": None, "order": None},
+        {"items": [], "by_name": [], "order": {"items": None}},
+        {"items": [None, {"x": 1}], "by_name": [("a", None)], "order": {"items": []}},
+    ]
+    catalog = make(tmp_path, schema=schema)
+    for number in range(8):
+        path = f"{tmp_path}/{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema), path)
+        catalog.load_table(NAME).add_files([f"file://{path}"])
+
+    assert merge_small(catalog.load_table(NAME)) == 8
+
+    (file,) = files(catalog.load_table(NAME))
+    assert pq.read_table(file.removeprefix("file://")).to_pylist() == rows * 8
+
+
+def test_a_merge_is_not_put_into_a_table_that_was_partitioned_anew_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(tmp_path)
+    with catalog.load_table(NAME).update_spec() as update:
+        update.add_field("number", BucketTransform(8), "part")
+    for _ in range(8):
+        catalog.load_table(NAME).append(pa.table({"number": [7], "text": ["a"]}))
+    write = merging._write
+
+    def interrupted(*told: object) -> None:
+        write(*told)  # type: ignore[arg-type]
+        with catalog.load_table(NAME).update_spec() as update:
+            update.remove_field("part").add_identity("number")
+        catalog.load_table(NAME).append(pa.table({"number": [9], "text": ["b"]}))
+
+    monkeypatch.setattr(merging, "_write", interrupted)
+
+    assert merge_small(catalog.load_table(NAME)) == 0
+
+    table = catalog.load_table(NAME)
+    found = table.scan("number = 7").to_arrow()["number"].to_pylist()
+    assert found == [7] * 8, "in the partition where readers look"
+    assert not [one for one in on_disk(table, ".parquet") if "merged-" in one]
