@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
-from tidelog.spark.proofs import Proof, source_ends
+from tidelog.spark.proofs import OtherContent, Proof, source_ends
 from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
-from tidelog.spark.tables.commits import names, tried_once
+from tidelog.spark.tables.commits import named, tried_once
 from tidelog.spark.tables.evolving import Unfit
 from tidelog.spark.tables.evolving import evolve as follow
 from tidelog.spark.tables.expiring import Expiry
@@ -30,6 +30,7 @@ from tidelog.spark.tables.layout import (
     sort_order,
 )
 from tidelog.spark.tables.notes import check_replay, note, written
+from tidelog.spark.tables.projecting import check_names
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
 
@@ -117,8 +118,9 @@ class Catalog:
                     sort_order=sort_order(layout.sort_by, wanted),
                     properties=SHORT_METADATA,
                 )
-            table = follow(catalog.load_table(name), wanted, is_allowed=evolve)
+            table = named(catalog.load_table(name))
             check_layout(table, layout)
+            follow(table, wanted, is_allowed=evolve)
         except (LayoutError, Unfit) as error:
             raise SpecError(f"iceberg: {error}") from None
 
@@ -128,6 +130,7 @@ class Catalog:
         tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise SpecError(f"iceberg: {name} has rows deleted in place, which is not supported")
+        check_names(table, tasks)
         schema = spark_schema(table)
         if not tasks:
             return session.createDataFrame([], schema)
@@ -165,10 +168,14 @@ class TableWriter:
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
         files = write_batch(frame, table, location)
         proof = Proof.of_rows(sum(file.record_count for file in files), ends)
-        if files and self._commit(table, files, query, batch, proof):
-            return proof.rows
-        remove_batch(table, location)
-        return 0
+        try:
+            is_added = bool(files) and self._commit(table, files, query, batch, proof)
+        except (SpecError, OtherContent):  # after any other error the table may name the files
+            remove_batch(table, location)
+            raise
+        if not is_added:
+            remove_batch(table, location)
+        return proof.rows if is_added else 0
 
     def _commit(
         self, table: "Table", files: "list[DataFile]", query: str, batch: int, proof: Proof
@@ -177,14 +184,14 @@ class TableWriter:
         from pyiceberg.exceptions import CommitFailedException
 
         told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
-        for attempt in range(1, COMMITS_MAX + 1):
+        for _ in range(COMMITS_MAX):
             try:
                 with tried_once(table).transaction() as transaction:
                     update = transaction.update_snapshot(snapshot_properties=told)
                     with update.fast_append() as append:
                         for file in files:
                             append.append_data_file(file)
-                    transaction.set_properties({**note(query, batch, proof), **names(table)})
+                    transaction.set_properties(note(query, batch, proof))
                 if self.upkeep is not None:
                     self.upkeep.after_commit(table)
                 return True
@@ -195,9 +202,12 @@ class TableWriter:
                 if written(table.properties, query) >= batch:
                     check_replay(table, self.name, query, batch, proof)
                     return False
-                if attempt == COMMITS_MAX or table.metadata.default_spec_id != files[0].spec_id:
-                    raise
-        return False
+                if table.metadata.default_spec_id != files[0].spec_id:
+                    raise SpecError(
+                        f"iceberg: table {self.name} was partitioned anew while batch {batch} was "
+                        "written; start the pipeline again, which writes the batch as the table is"
+                    ) from None
+        raise SpecError(f"iceberg: others change table {self.name} all the time; end one of them")
 
 
 def upkeep_of(sink: Sink) -> Upkeep | None:

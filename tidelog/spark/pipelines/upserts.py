@@ -23,8 +23,9 @@ from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog
 from tidelog.spark.pipelines.spec import Sink, SpecError
 from tidelog.spark.proofs import Proof, source_ends
 from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
-from tidelog.spark.tables.commits import names, tried_once
+from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.notes import check_replay, note, written
+from tidelog.spark.tables.projecting import check_names
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
 from tidelog.spark.tables.writing import is_sparks_own
@@ -165,7 +166,7 @@ class UpsertWriter:
                         update.append_data_file(new)
                     for task in touched:
                         update.delete_data_file(task.file)
-                transaction.set_properties({**note(query, batch, proof), **names(table)})
+                transaction.set_properties(note(query, batch, proof))
         except (CommitFailedException, ValidationException):
             remove_batch(table, location)
             return None
@@ -178,6 +179,7 @@ class UpsertWriter:
         tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise SpecError(f"iceberg: {self.name} has rows deleted in place by another engine")
+        check_names(table, tasks)
         if not tasks:
             return []
         there = self._read(latest.sparkSession, table, tasks).selectExpr(

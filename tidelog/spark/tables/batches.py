@@ -35,12 +35,15 @@ class ColumnsGone(TidelogError):
 
 
 def write_batch(frame: "DataFrame", table: "Table", location: str) -> "list[DataFile]":
-    """Write a frame below a location; its files, which the table does not name yet."""
+    """Write a frame below a location; its files, which the table does not name yet. A failure
+    leaves none of them."""
     name = ".".join(table.name())
     fitting = fitted(frame, table)
     try:
         return _write(fitting, table, location)
     except Exception as error:
+        with suppress(Exception):  # what matters is why it failed
+            remove_batch(table, location)
         if isinstance(error, TidelogError):
             raise
         # Spark says of a store that is away only that a job has failed: so it is asked.

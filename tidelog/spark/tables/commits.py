@@ -5,6 +5,7 @@ Rule: a commit that is said to have failed is looked for before it is believed t
       what is removed after a failure is what the table is made of.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,14 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
-from pyiceberg.table.update import AddSnapshotUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    SetPropertiesUpdate,
+)
 
 NAMES: Final = "schema.name-mapping.default"
+NAMES_TRIES_MAX: Final = 5
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -70,9 +76,20 @@ def data_file(table: Table, location: str, partition: Any) -> DataFile:
     return found
 
 
-def names(table: Table) -> dict[str, str]:
-    """The property that tells columns by name, unless the table has it: files of Spark and ours
-    have no ids of columns. Whoever changes the schema keeps it up to date."""
-    if table.metadata.properties.get(NAMES):
-        return {}
-    return {NAMES: table.schema().name_mapping.model_dump_json()}
+def named(table: Table) -> Table:
+    """The table with the property that tells columns by name: files of Spark and ours have no ids
+    of columns. Whoever changes the schema keeps it up to date.
+
+    A table has it before anybody writes there, and it is set only if the schema is still the one
+    that it tells of: with a column missing from it, nobody could read the table any more.
+    """
+    for _ in range(NAMES_TRIES_MAX):
+        if table.metadata.properties.get(NAMES):
+            break
+        schema = table.schema()
+        unchanged = AssertCurrentSchemaId.model_validate({"current-schema-id": schema.schema_id})
+        told = SetPropertiesUpdate(updates={NAMES: schema.name_mapping.model_dump_json()})
+        with suppress(CommitFailedException), table.transaction() as transaction:
+            transaction._apply((told,), (unchanged,))
+        table = table.catalog.load_table(table.name())
+    return table

@@ -69,7 +69,7 @@ def evolve(table: "Table", comes: "Schema", *, is_allowed: bool = True) -> "Tabl
 
     name = ".".join(table.name())
     for attempt in range(1, TRIES_MAX + 1):
-        found = changes(table.schema(), comes)
+        found = [_unless_taken(one, table) for one in changes(table.schema(), comes)]
         if refused := [str(one) for one in found if one.kind == REFUSE]:
             raise Unfit(
                 f"table {name} has other columns, and nothing was changed: {'; '.join(refused)}. "
@@ -106,6 +106,14 @@ def _apply(table: "Table", found: list[Change]) -> None:
                 update.make_column_optional(one.path)
 
 
+def _unless_taken(change: Change, table: "Table") -> Change:
+    """No new column may be called as a partition is: engines find both by name."""
+    taken = [(field.name,) for spec in table.specs().values() for field in spec.fields]
+    if change.kind != ADD or change.path not in taken:
+        return change
+    return Change(REFUSE, change.path, change.type, "is what a partition of the table is called")
+
+
 def _of_fields(
     path: tuple[str, ...], there: "tuple[NestedField, ...]", comes: "tuple[NestedField, ...]"
 ) -> Iterator[Change]:
@@ -122,6 +130,7 @@ def _of_fields(
             why = f"differs from {other} of the table in upper and lower case only"
             yield Change(REFUSE, below, field.field_type, why)
         else:
+            folded[field.name.lower()] = field.name
             yield Change(ADD, below, field.field_type)
     for name in named.keys() - {field.name for field in comes}:
         if named[name].required:
@@ -138,10 +147,14 @@ def _of_types(
         case StructType(), StructType():
             yield from _of_fields(path, there.fields, comes.fields)
         case ListType(), ListType():
+            if there.element_required and not comes.element_required:
+                yield Change(LOOSEN, (*path, "element"), there.element_type)
             yield from _of_types((*path, "element"), there.element_type, comes.element_type)
         case MapType(), MapType():
             if any(_of_types((*path, "key"), there.key_type, comes.key_type)):
                 yield _refused((*path, "key"), there.key_type, comes.key_type)
+            if there.value_required and not comes.value_required:
+                yield Change(LOOSEN, (*path, "value"), there.value_type)
             yield from _of_types((*path, "value"), there.value_type, comes.value_type)
         case _ if widens(comes, there):
             return

@@ -193,7 +193,7 @@ def check_layout(table: "Table", wanted: Layout) -> None:
     """LayoutError, if a table that exists has another layout than a sink says."""
     name, schema = ".".join(table.name()), table.schema()
     spec = partition_spec(wanted.partition_by, schema)
-    if wanted.partition_by and not spec.compatible_with(table.spec()):
+    if wanted.partition_by and _told(spec) != _told(table.spec()):
         raise LayoutError(
             f"table {name} is {told_partitions(table) or 'not partitioned'}, and the sink says "
             f"partition_by: {_listed(wanted.partition_by)}. Leave partition_by out to write as the "
@@ -206,6 +206,13 @@ def check_layout(table: "Table", wanted: Layout) -> None:
             f"{_listed(wanted.sort_by)}. Leave sort_by out to write as the table is, change the "
             "table with pyiceberg's update_sort_order(), or name another table"
         )
+
+
+def _told(spec: "PartitionSpec") -> "list[tuple[int, str]]":
+    """What a spec says of rows. Engines call fields as they like, and keep those that were removed
+    under the transform `void`."""
+    told = [(field.source_id, str(field.transform)) for field in spec.fields]
+    return [one for one in told if one[1] != "void"]
 
 
 def told_partitions(table: "Table") -> str:

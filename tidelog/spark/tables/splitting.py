@@ -48,6 +48,7 @@ class Splitter(NamedTuple):
 
     def _parts(self, rows: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
         from pyiceberg.partitioning import partition_record_value
+        from pyiceberg.transforms import BucketTransform
 
         fields = self.spec.fields
         if not fields:
@@ -58,9 +59,12 @@ class Splitter(NamedTuple):
         keys = pa.table([*columns, _numbers(rows)], names=[*names, ROW])
         groups = keys.group_by(names, use_threads=False).aggregate([(ROW, "list")])
         for at in range(groups.num_rows):
+            found = (groups[name][at].as_py() for name in names)
             values = tuple(
-                partition_record_value(field, groups[name][at].as_py(), self.schema)
-                for field, name in zip(fields, names, strict=True)
+                value  # a number already, whatever the column is of
+                if isinstance(field.transform, BucketTransform)
+                else partition_record_value(field, value, self.schema)
+                for field, value in zip(fields, found, strict=True)
             )
             yield values, rows.take(groups[f"{ROW}_list"][at].values)
 
@@ -72,7 +76,10 @@ class Splitter(NamedTuple):
         if isinstance(field.transform, VoidTransform) or name is None:
             return pa.nulls(rows.num_rows, pa.int32())
         kind = self.schema.find_type(field.source_id)
-        return field.transform.pyarrow_transform(kind)(_get_field_from_arrow_table(rows, name))
+        column = _get_field_from_arrow_table(rows, name)
+        if pa.types.is_large_binary(column.type):
+            column = column.cast(pa.binary())  # truncate knows no other
+        return field.transform.pyarrow_transform(kind)(column)
 
 
 def _numbers(rows: pa.Table) -> pa.Array:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import BucketTransform
 from pyspark.sql.types import (
     DoubleType,
     FloatType,
@@ -26,11 +27,13 @@ from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, Upkeep, load, parse
+from tidelog.spark.pipelines.upserts import UpsertWriter
 from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables import batches
 from tidelog.spark.tables.counting import RowsMissing
 from tidelog.spark.tables.layout import Layout
 from tidelog.spark.tables.notes import written
+from tidelog.spark.tables.projecting import Renamed, check_names
 from tidelog.spark.tables.waiting import Patience, StoppedWaiting
 
 SCHEMA = StructType().add("region", StringType(), nullable=False).add("total", DoubleType())
@@ -515,3 +518,85 @@ def test_the_documented_line_reads_the_table_of_a_pipeline(tmp_path):
 
     assert ran.returncode == 0, ran.stderr
     assert "north" in ran.stdout
+
+
+def test_who_adds_a_column_while_the_first_batch_is_written_leaves_the_table_readable(
+    catalog: Catalog,
+) -> None:
+    wider = StructType([*SCHEMA.fields]).add("count", LongType())
+
+    class Evolved(Frame):
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            catalog.prepare("sales.orders", wider)
+
+    add(catalog, Evolved([NORTH]), "q1", 0)
+    add(catalog, Frame([{**SOUTH, "count": 2}], wider), "q2", 0)
+
+    assert rows(catalog) == [{**NORTH, "count": None}, {**SOUTH, "count": 2}]
+
+
+def test_a_table_is_of_the_layout_that_it_has_whatever_its_partitions_are_called(
+    catalog: Catalog,
+) -> None:
+    with catalog.table("sales.orders").update_spec() as update:
+        update.add_field("region", BucketTransform(4))  # region_bucket_4
+    layout = Layout.parse(["bucket(4, region)"], [])
+
+    catalog.prepare("sales.orders", SCHEMA, layout)
+
+    with pytest.raises(SpecError, match=r"is partitioned by bucket\[4\]\(region\), and the sink"):
+        catalog.prepare("sales.orders", SCHEMA, Layout.parse(["bucket(8, region)"], []))
+
+
+def test_a_sink_of_another_layout_does_not_change_the_table(catalog: Catalog) -> None:
+    wider = StructType([*SCHEMA.fields]).add("count", LongType())
+
+    with pytest.raises(SpecError, match="is not partitioned, and the sink says"):
+        catalog.prepare("sales.orders", wider, Layout.parse(["region"], []))
+
+    assert catalog.table("sales.orders").schema().column_names == ["region", "total"]
+
+
+def test_a_batch_that_cannot_be_written_or_committed_leaves_no_files(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    class Broken(Frame):
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            raise ValueError("a task has failed")
+
+    class PartitionedAnew(Frame):
+        def parquet(self, location: str) -> None:
+            super().parquet(location)
+            with catalog.table("sales.orders").update_spec() as update:
+                update.add_identity("region")
+            add(catalog, Frame([SOUTH]), "q2", 0)
+
+    with pytest.raises(ValueError, match="a task has failed"):
+        add(catalog, Broken([NORTH]), "q1", 0)
+    with pytest.raises(SpecError, match=r"was partitioned anew .* start the pipeline"):
+        add(catalog, PartitionedAnew([NORTH]), "q1", 0)
+
+    assert not list(tmp_path.rglob("q1-0-*"))
+    assert add(catalog, Frame([NORTH]), "q1", 0) == 1
+    assert rows(catalog) == [NORTH, SOUTH]
+
+
+def test_a_column_that_was_renamed_is_not_taken_for_one_that_is_empty(catalog: Catalog) -> None:
+    add(catalog, Frame([NORTH]), "q1", 0)
+    session: Any = None
+    with catalog.table("sales.orders").update_schema() as update:
+        update.rename_column("region", "place")
+
+    told = r"calls place what file://.*\.parquet calls region, and Spark reads files by the names"
+    with pytest.raises(Renamed, match=told):
+        catalog.read(session, "sales.orders")
+    upserts = UpsertWriter(catalog, "sales.orders", ("place",))
+    with pytest.raises(Renamed, match=told):
+        upserts._touched(catalog.table("sales.orders"), session)
+
+    with catalog.table("sales.orders").update_schema() as update:
+        update.rename_column("place", "region")
+    table = catalog.table("sales.orders")
+    check_names(table, table.scan().plan_files())

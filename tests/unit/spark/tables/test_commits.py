@@ -1,13 +1,15 @@
 """Commits that were done, though their answer says otherwise."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.types import LongType
 
 from tests.unit.spark.tables.lake import NAME, append, append_all, make, numbers, sent_twice
-from tidelog.spark.tables.commits import tried_once
+from tidelog.spark.tables.commits import named, tried_once
 from tidelog.spark.tables.merging import merge_small
 
 
@@ -35,3 +37,26 @@ def test_who_was_outpaced_has_failed(tmp_path: Path) -> None:
         transaction.append(table.scan().to_arrow())
 
     assert numbers(catalog.load_table(NAME)) == [0, 1]
+
+
+def test_columns_are_told_by_name_as_the_table_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(tmp_path)
+    commit = SqlCatalog.commit_table
+
+    def outpaced(*told: Any) -> Any:
+        """Somebody adds a column, and has no property to keep up to date."""
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        with catalog.load_table(NAME).update_schema() as update:
+            update.add_column("more", LongType())
+        return commit(*told)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", outpaced)
+
+    table = named(catalog.load_table(NAME))
+
+    mapping = table.metadata.name_mapping()
+    assert mapping is not None
+    assert [one.names for one in mapping.root] == [["number"], ["text"], ["more"]]
+    assert named(table) is table

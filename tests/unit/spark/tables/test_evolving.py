@@ -8,6 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -151,3 +152,27 @@ def test_two_who_evolve_a_table_at_once_both_get_their_columns(
 
     names = catalog.load_table(NAME).schema().column_names
     assert sorted(names) == ["number", "ours", "text", "theirs"]
+
+
+def test_elements_and_values_that_must_not_be_null_may_be() -> None:
+    there = schema(a=ListType(100, INT, True), b=MapType(101, TEXT, 102, INT, True))
+
+    found = [str(one) for one in changes(there, schema(a=listed(INT), b=mapped(TEXT, INT)))]
+
+    assert found == ["a.element may be null", "b.value may be null"]
+    assert not changes(there, there)
+
+
+def test_new_columns_differ_from_each_other_and_from_partitions_by_more_than_case(
+    tmp_path: Path,
+) -> None:
+    table = make(tmp_path).load_table(NAME)
+    with table.update_spec() as update:
+        update.add_field("number", BucketTransform(4), "part")
+
+    with pytest.raises(Unfit, match=r"X differs from x of the table in upper and lower case only"):
+        evolve(table, schema(**COLUMNS, x=LONG, X=LONG))
+    with pytest.raises(Unfit, match=r"part is what a partition of the table is called"):
+        evolve(table, schema(**COLUMNS, part=LONG))
+
+    assert table.refresh().schema().column_names == ["number", "text"]

@@ -1,7 +1,7 @@
 """Rows cut by partition: each row once, where pyiceberg itself would put it."""
 
 import pickle
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
     TimestamptzType,
+    TimeType,
 )
 
 from tidelog.spark.tables.layout import Layout, partition_spec
@@ -127,3 +128,17 @@ def test_partitions_of_other_engines_are_understood() -> None:
     assert sum(found.values()) == 3
     assert all(values[0] is None and values[1] == 1 for values in found)
     assert (None, 1, None) in found
+
+
+def test_bytes_and_times_of_day_are_cut_too() -> None:
+    schema = Schema(NestedField(1, "raw", BinaryType()), NestedField(2, "at", TimeType()))
+    given = {"raw": [b"abc", b"abd", b"", None], "at": [time(1), time(1), None, time(2)]}
+    table = pa.table(given, schema_to_pyarrow(schema, include_field_ids=False))
+    wanted = Layout.parse(["truncate(2, raw)", "bucket(4, at)"], []).partition_by
+
+    parts = list(Splitter(schema, partition_spec(wanted, schema)).split(table))
+
+    bucket = BucketTransform(4).transform(TimeType())
+    one, two = (bucket(hours * 3_600_000_000) for hours in (1, 2))
+    assert {part.values for part in parts} == {(b"ab", one), (b"", None), (None, two)}
+    assert sum(part.rows.num_rows for part in parts) == 4
