@@ -10,7 +10,6 @@ import logging
 from concurrent.futures import Future
 from typing import Final
 
-from tidelog.errors import TidelogError
 from tidelog.spark import asking
 from tidelog.spark.ranges import Offsets
 
@@ -47,6 +46,6 @@ class Shown:
             try:
                 client = asking.client(self._bootstrap, timeout_seconds=TIMEOUT_SECONDS)
                 await client.commit_offsets(group, done)
-            except (TidelogError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, the query goes on
                 logger.warning("the offsets of group %r are not shown: %s", group, error)
             self._told = newest

@@ -21,13 +21,13 @@ class Cluster:
         self.offsets: list[int] = []
         self.asked = threading.Semaphore(0)
         self.may = asyncio.Semaphore(0)
-        self.is_broken = False
+        self.failure: Exception | None = None
 
     async def commit_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         self.asked.release()
         await self.may.acquire()
-        if self.is_broken:
-            raise TidelogError("not now")
+        if self.failure is not None:
+            raise self.failure
         self.offsets.append(offsets[PLACE])
 
     def answer(self, times: int = 1) -> None:
@@ -69,8 +69,9 @@ def test_what_is_shown_is_not_told_again(cluster):
     assert cluster.offsets == [1]
 
 
-def test_a_group_that_cannot_be_told_stops_nobody(cluster, caplog):
-    cluster.is_broken = True
+@pytest.mark.parametrize("kind", [TidelogError, TimeoutError, OSError, ValueError])
+def test_a_group_that_cannot_be_told_stops_nobody(cluster, caplog, kind):
+    cluster.failure = kind("not now")
     cluster.answer()
     shown = Shown("x:1")
 
