@@ -55,6 +55,9 @@ NETWORK: Final = (
     "timed out", "503 service unavailable", "500 internal server error",
 )  # fmt: skip
 CONSTRAINTS: Final = "delta.constraints."
+COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
+"""Of columns whose values the writer has to make, or to check."""
+NOTES_EXPIRE: Final = "delta.setTransactionRetentionDuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,17 @@ def _check_writable(uri: str, table: "DeltaTable") -> None:
         )
     if any(key.startswith(CONSTRAINTS) for key in about.configuration):
         raise SpecError(f"delta: {uri} has constraints, which nobody would check; name another")
+    for column in table.schema().fields:
+        if any(key.startswith(COMPUTED) for key in column.metadata):
+            raise SpecError(
+                f"delta: column {column.name} of {uri} is computed or checked by whoever writes, "
+                "which is not supported; name another table"
+            )
+    if NOTES_EXPIRE in about.configuration:
+        raise SpecError(
+            f"delta: {uri} forgets which batches it has after a while; unset its property "
+            f"{NOTES_EXPIRE}, or name another table"
+        )
 
 
 def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: bool) -> None:
@@ -237,12 +251,14 @@ class DeltaWriter:
         from deltalake.exceptions import CommitFailedError
 
         from tidelog.spark.pipelines.iceberg import _pass_by
+        from tidelog.spark.pipelines.upserts import latest_changes
 
         ends = source_ends(self.checkpoint, batch, query=query)
         for attempt in range(1, COMMITS_MAX + 1):
             table = self.place.table()
             if written(table, query) >= batch:
-                proof = Proof.of_rows(_pass_by(frame), ends)
+                same = latest_changes(frame, self.key) if self.key else frame
+                proof = Proof.of_rows(_pass_by(same), ends)
                 check_replay(table, self.place.uri, query, batch, proof)
                 return 0
             try:
@@ -274,7 +290,7 @@ class DeltaWriter:
                 )
                 return rows
         except Exception as error:
-            if not is_delta_away(error):
+            if not is_delta_away(error) and not self._has(directory):
                 self._remove(location)
             raise
         self._remove(location)
@@ -308,6 +324,14 @@ class DeltaWriter:
         stats = json.dumps({"numRecords": rows})
         return AddAction(name, size, {}, int(time.time() * 1000), True, stats)
 
+    def _has(self, directory: str) -> bool:
+        """Whether the table names files of a directory; so too, if nobody can tell. A commit that
+        was sent twice on its way fails because it was done."""
+        try:
+            return any(f"/{directory}/" in uri for uri in self.place.table().file_uris())
+        except Exception:
+            return True
+
     def _remove(self, location: str) -> None:
         filesystem, path = self.place.storage.find(location)
         with suppress(FileNotFoundError):
@@ -322,6 +346,9 @@ class DeltaWriter:
         source = latest_changes(changes, self.key).toArrow()
         columns = [name for name in source.column_names if name != DELETE]
         values = {f"`{name}`": f"source.`{name}`" for name in columns}
+        # A changed row is the new one: what its source no longer has is null, as for Iceberg.
+        gone = [field.name for field in table.schema().fields if field.name not in columns]
+        changed = {**values, **{f"`{name}`": "NULL" for name in gone}}
         same = (f"target.`{one}` IS NOT DISTINCT FROM source.`{one}`" for one in self.key)
         rows = source.num_rows
         (
@@ -333,7 +360,7 @@ class DeltaWriter:
                 commit_properties=note(query, batch, Proof.of_rows(rows, ends)),
             )
             .when_matched_delete(f"source.{DELETE}")
-            .when_matched_update(values, f"NOT source.{DELETE}")
+            .when_matched_update(changed, f"NOT source.{DELETE}")
             .when_not_matched_insert(values, f"NOT source.{DELETE}")
             .execute()
         )

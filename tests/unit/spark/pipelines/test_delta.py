@@ -6,7 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
 from pyspark.sql.types import (
     DoubleType,
     FloatType,
@@ -17,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from tests.unit.spark.pipelines.test_iceberg import NORTH, SCHEMA, SOUTH, Frame
-from tidelog.spark.pipelines import delta, iceberg
+from tidelog.spark.pipelines import delta, iceberg, upserts
 from tidelog.spark.pipelines.delta import DeltaWriter, Place, is_delta_away, written
 from tidelog.spark.pipelines.spec import SpecError, parse
 from tidelog.spark.proofs import OtherContent
@@ -220,3 +222,76 @@ def test_a_sink_of_delta_takes_what_makes_sense(tmp_path: Path) -> None:
         made(partition_by=["a"])
     with pytest.raises(SpecError, match=r"upkeep: of a Delta table it is true or false"):
         made(upkeep={"snapshots": 3})
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_commit_that_is_said_to_have_failed_is_looked_for_before_its_files_are_removed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def refused(*told: Any, **named: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+        if is_done:
+            commit(*told, **named)
+        raise CommitFailedError("version 1 is there already")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", refused)
+
+    add(place, Frame([NORTH]), "q1", 0)
+
+    assert rows(place) == [NORTH]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+class Latest(Frame):
+    """The last of some changes, which deletes nothing."""
+
+    def toArrow(self) -> pa.Table:  # noqa: N802, as Spark calls it
+        return self.table.append_column(upserts.DELETE, pa.array([False] * len(self.rows)))
+
+
+@pytest.fixture
+def latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last(frame: Frame, key: tuple[str, ...]) -> Latest:
+        return Latest(frame.rows[-1:], frame.schema)
+
+    monkeypatch.setattr(upserts, "latest_changes", last)
+
+
+@pytest.mark.usefixtures("latest")
+def test_a_changed_row_has_nothing_of_a_column_that_its_source_no_longer_has(place: Place) -> None:
+    add(place, Frame([NORTH, SOUTH]), "q1", 0)
+    without = StructType().add("region", StringType())
+
+    add(place, Frame([{"region": "north"}], without), "q1", 1, key=("region",))
+
+    assert rows(place) == [{**NORTH, "total": None}, SOUTH]
+
+
+@pytest.mark.usefixtures("latest")
+def test_changes_that_are_repeated_are_known_by_the_rows_that_they_come_to(place: Place) -> None:
+    changes = Frame([{**NORTH, "total": 0.5}, NORTH])
+
+    assert add(place, changes, "q1", 0, key=("region",)) == 1
+    assert add(place, changes, "q1", 0, key=("region",)) == 0
+
+    assert rows(place) == [NORTH]
+
+
+@pytest.mark.parametrize(
+    ("column", "configuration", "complaint"),
+    [
+        ({"delta.generationExpression": "1"}, {}, "column total of .* is computed or checked"),
+        ({}, {"delta.setTransactionRetentionDuration": "interval 1 day"}, "unset its property"),
+    ],
+)
+def test_a_table_that_would_not_keep_what_it_promises_is_refused(
+    tmp_path: Path, column: dict[str, str], configuration: dict[str, str], complaint: str
+) -> None:
+    total = Field("total", PrimitiveType("double"), metadata=column)
+    schema = Schema([Field("region", PrimitiveType("string")), total])
+    DeltaTable.create(str(tmp_path / "other"), schema, configuration=configuration)
+
+    with pytest.raises(SpecError, match=complaint):
+        Place(str(tmp_path / "other")).prepare(SCHEMA)
