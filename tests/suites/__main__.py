@@ -26,6 +26,7 @@ SUITES: Final = {
     "kafka-python": "kafka_python",
     "spark": "spark_kafka",
     "apicurio": "apicurio",
+    "iceberg-rest": "iceberg_rest",
 }
 """By name, the module; each has `version()`, `run(context)` and perhaps `SETTINGS` of its node."""
 

@@ -86,6 +86,11 @@ def apicurio() -> Path:
     return next(home.glob("apicurio-registry-app-*-runner.jar"))
 
 
+def iceberg_jars() -> Path:
+    """A directory with the jars of Iceberg's REST catalog, and those that they need."""
+    return _from_maven(PROGRAMS / "iceberg" / "pom.xml", CACHE / "iceberg-jars")
+
+
 def _from_maven(pom: Path, home: Path) -> Path:
     _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
     mvn = _need("mvn", "sudo apt-get install -y maven")

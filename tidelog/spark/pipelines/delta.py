@@ -230,6 +230,8 @@ class DeltaWriter:
     patience: Patience = field(default_factory=Patience)
     checkpoint: str | None = None
     """Of the query, which says what its batches read."""
+    verifies: bool = True
+    """Whether a batch that is written must be the one that comes again."""
 
     def write(self, frame: "DataFrame", query: str, batch: int) -> int:
         """Write a batch unless it is there; how many rows that were."""
@@ -259,7 +261,8 @@ class DeltaWriter:
             if written(table, query) >= batch:
                 same = latest_changes(frame, self.key) if self.key else frame
                 proof = Proof.of_rows(_pass_by(same), ends)
-                check_replay(table, self.place.uri, query, batch, proof)
+                if self.verifies:
+                    check_replay(table, self.place.uri, query, batch, proof)
                 return 0
             try:
                 write = self._merge if self.key else self._append

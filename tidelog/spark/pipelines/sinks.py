@@ -158,17 +158,18 @@ def _into_iceberg(
 ) -> "DataStreamWriter":
     catalog = Catalog.of(pipeline, sink.catalog)
     checkpoint = _checkpoint(pipeline, name)
+    verifies = sink.verify_replays is not False
     table: TableWriter | UpsertWriter
     if sink.upsert:
         check_store(str(catalog.properties.get("warehouse", "")))
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
         table = UpsertWriter(
-            catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience, checkpoint
+            catalog, sink.iceberg, sink.upsert, upkeep_of(sink), patience, checkpoint, verifies
         )
     else:
         schema = frame.schema
-        table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience, checkpoint)
+        table = TableWriter(catalog, sink.iceberg, upkeep_of(sink), patience, checkpoint, verifies)
     what = f"the catalog of table {sink.iceberg}"
     layout, evolve = layout_of(f"sinks.{name}", sink), sink.evolve is not False
     patience.until_there(what, lambda: catalog.prepare(sink.iceberg, schema, layout, evolve=evolve))
@@ -188,7 +189,8 @@ def _into_delta(
     if sink.upsert:
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
-    table = DeltaWriter(place, sink.upsert, sink.upkeep is not False, patience, checkpoint)
+    has_upkeep, verifies = sink.upkeep is not False, sink.verify_replays is not False
+    table = DeltaWriter(place, sink.upsert, has_upkeep, patience, checkpoint, verifies)
     evolve = sink.evolve is not False
     patience.until_there(f"the store of {place.uri}", lambda: place.prepare(schema, evolve=evolve))
 

@@ -154,6 +154,9 @@ class Sink(_Strict, frozen=True, kw_only=True):
     """An expression: which rows delete their key. Of a table with `value`: those without one."""
     order_by: tuple[str, ...] = ()
     """Tells the last change of a key; `_offset` or `offset`, if there is one."""
+    verify_replays: bool | None = None
+    """Of an Iceberg or Delta table; `false`: a batch whose number is written is passed over,
+    whatever it holds."""
     upkeep: Upkeep | bool | None = None
     """Of an Iceberg or Delta table; `false`: somebody else keeps it in order."""
     options: dict[str, Option] = field(default_factory=dict)
@@ -239,8 +242,18 @@ _ALLOWED_OF_SINKS: Final = {
         "partition_by",
         "sort_by",
         "evolve",
+        "verify_replays",
     },
-    "delta": {"options", "upkeep", "upsert", "changes", "delete", "order_by", "evolve"},
+    "delta": {
+        "options",
+        "upkeep",
+        "upsert",
+        "changes",
+        "delete",
+        "order_by",
+        "evolve",
+        "verify_replays",
+    },
 }
 
 

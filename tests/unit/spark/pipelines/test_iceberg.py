@@ -153,6 +153,17 @@ def test_a_batch_that_is_not_the_one_that_was_written_is_refused(catalog: Catalo
     assert add(catalog, Frame([SOUTH]), "q1", 3) == 1
 
 
+def test_a_sink_that_verifies_no_replays_passes_over_what_has_a_written_number(
+    catalog: Catalog,
+) -> None:
+    add(catalog, Frame([NORTH]), "q1", 3)
+    writer = TableWriter(catalog, "sales.orders", verifies=False)
+
+    assert writer.write(Frame([NORTH, SOUTH]), "q1", 3) == 0  # type: ignore[arg-type]
+
+    assert rows(catalog) == [NORTH]
+
+
 def test_a_batch_is_known_by_its_sources_ends_where_the_checkpoint_tells_them(
     catalog: Catalog, tmp_path: Path
 ) -> None:
