@@ -102,7 +102,8 @@ class Differences:
         self._node = node
         self._told: dict[UUID, dict[int, PartitionImage]] = {}
         self._names: dict[UUID, str] = {}
-        self._ids: dict[str, UUID] = {}
+        self._ids: dict[str, list[UUID]] = {}
+        """Of each name. Two while one difference closes a topic and opens its namesake."""
 
     def after(self, image: ClusterImage, records: Sequence[MetadataRecord]) -> Difference:
         """What to do after `records`, which the image has."""
@@ -166,8 +167,9 @@ class Differences:
                 return [(topic_id, number) for number in range(len(record.replicas))]
             case PartitionsAdded() if (topic := image.topics.get(record.topic)) is not None:
                 return [(topic.id, number) for number in range(len(topic.partitions))]
-            case TopicDeleted() if (known := self._ids.get(record.name)) is not None:
-                return [(known, number) for number in self._told[known]]
+            case TopicDeleted():
+                known = self._ids.get(record.name, ())
+                return [(one, number) for one in known for number in self._told[one]]
             case NodeRegistered():
                 return [
                     (topic_id, number)
@@ -239,13 +241,15 @@ class Differences:
 
     def _remember(self, topic: TopicImage, number: int, now: PartitionImage) -> None:
         self._told.setdefault(topic.id, {})[number] = now
-        self._names[topic.id] = topic.name
-        self._ids[topic.name] = topic.id
+        if topic.id not in self._names:
+            self._names[topic.id] = topic.name
+            self._ids.setdefault(topic.name, []).append(topic.id)
 
     def _forget(self, topic_id: UUID, number: int) -> None:
         del self._told[topic_id][number]
         if not self._told[topic_id]:
             del self._told[topic_id]
             name = self._names.pop(topic_id)
-            if self._ids.get(name) == topic_id:  # else a topic made again has the name
+            self._ids[name].remove(topic_id)
+            if not self._ids[name]:
                 del self._ids[name]

@@ -137,6 +137,22 @@ def test_settings_brokers_and_voters_that_change_are_named():
     assert follower.apply(VotersChanged(voters=voters(1))).quorum_changed
 
 
+def test_a_topic_that_was_grown_deleted_and_made_anew_at_once_is_closed_wholly():
+    """Growth is looked up in the image, where the name is the new topic's already."""
+    follower = Follower(1, TopicCreated(name="t", id=str(TOPIC_ID), replicas=[[1], [1]]))
+
+    difference = follower.apply(
+        PartitionsAdded(topic="t", replicas=[[1]]),
+        TopicDeleted(name="t"),
+        TopicCreated(name="t", id=str(OTHER_ID), replicas=[[1]]),
+    )
+
+    assert [(one.topic_id, one.name.partition) for one in difference.closed] == [
+        (TOPIC_ID, 0), (TOPIC_ID, 1),
+    ]  # fmt: skip
+    assert [one.topic_id for one in difference.opened] == [OTHER_ID]
+
+
 def test_nothing_is_no_difference():
     assert not Follower(1).apply()
 
