@@ -50,7 +50,8 @@ class Setting:
 
     def _wrong(self, value: object) -> ConfigError:
         why = f": {self.why}" if self.why else ""
-        return ConfigError(f"{self.name} is {value!r}; it must be {self.describe()}{why}")
+        shown = re.sub(r"//\S*@", "//...@", repr(value))  # what is wrong may be a password
+        return ConfigError(f"{self.name} is {shown}; it must be {self.describe()}{why}")
 
     def _is_allowed(self, parsed: Any) -> bool:
         if not self.is_list:

@@ -22,6 +22,8 @@ from tidelog.errors import ConfigError
 from tidelog.schemas.avro_documents import DECIMALS
 
 PRECISION_MAX: Final = 38
+PLACES_MAX: Final = 10_000
+"""How many places a schema may have, with what it names, each as often."""
 _PLAIN: Final = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "bytes": pa.binary(), "enum": pa.string(),
@@ -39,10 +41,19 @@ def arrow_type(node: Any, named: Mapping[str, Any] | None = None) -> pa.DataType
 
     `named` are types that the schema refers to and that are defined elsewhere, by full name.
     """
-    return _arrow(node, dict(named or {}), "", ())
+    return _arrow(node, _Named(named or {}), "", ())
 
 
-def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -> pa.DataType:
+class _Named(dict[str, Any]):
+    """Types by their names, and how many places of a schema were seen."""
+
+    places = 0
+
+
+def _arrow(node: Any, named: _Named, at: str, around: tuple[str, ...]) -> pa.DataType:
+    named.places += 1
+    if named.places > PLACES_MAX:
+        raise ConfigError(f"{at}: the schema has more than {PLACES_MAX} places")
     if isinstance(node, list):
         others = [one for one in node if one != "null"]
         if len(others) != 1:
@@ -84,9 +95,7 @@ def _arrow(node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]) -
     return _arrow(kind, named, at, around)
 
 
-def _field(
-    name: str, node: Any, named: dict[str, Any], at: str, around: tuple[str, ...]
-) -> pa.Field:
+def _field(name: str, node: Any, named: _Named, at: str, around: tuple[str, ...]) -> pa.Field:
     kind = _arrow(node, named, at, around)
     is_nullable = pa.types.is_null(kind) or (isinstance(node, list) and "null" in node)
     return pa.field(name, kind, nullable=is_nullable)

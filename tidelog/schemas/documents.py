@@ -37,11 +37,12 @@ def parsed(line: str, *, exact: bool = False) -> Any:
     ValueError if it is no JSON; DoesNotFit if an object has a member twice.
     """
     return json.loads(
-        line, parse_float=decimal.Decimal if exact else None, object_pairs_hook=_members
+        line, parse_float=decimal.Decimal if exact else None, object_pairs_hook=members
     )
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; DoesNotFit if a member comes twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -8,13 +8,15 @@ Rule 3: JSON is checked by the schema that it was written with. Columns have the
 """
 
 import json
+import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import msgspec
 
 from tidelog.schemas.codec import Codec, array_of, relaxed
-from tidelog.schemas.documents import decoded, parsed, told
+from tidelog.schemas.documents import decoded, members, shown, told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 REFERENCES_MAX: Final = 200
 REASON_MAX: Final = 300
+EXPLAINED_MAX: Final = 2000
+EXPLAINED_DEPTH_MAX: Final = 8
+"""Of larger values nobody says where they are wrong: with `anyOf` that can take minutes."""
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -59,7 +64,7 @@ class JsonSchemaCodec(Codec):
 
     def document(self, payload: bytes) -> Any:
         try:
-            found = json.loads(decoded(payload), parse_constant=_no_constant)
+            found = _decode(decoded(payload))
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except ValueError as error:
@@ -70,14 +75,14 @@ class JsonSchemaCodec(Codec):
 
     def text(self, payload: bytes) -> bytes:
         self.document(payload)
-        # One line, which keeps the digits of numbers and the order of members.
-        return msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload
+        # One line, which keeps the digits of numbers and the order of members. Strings have no
+        # line ends, so that these are between values.
+        return b"".join(one.strip() for one in payload.split(b"\n"))
 
     def payload(self, line: bytes, *, is_typed: bool = True) -> bytes:
         words, is_string = decoded(line), is_typed and self._is_string
         try:
-            found = parsed(words)
-            json.loads(words, parse_constant=_no_constant)
+            found = _decode(words)
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except ValueError as error:
@@ -97,7 +102,12 @@ class JsonSchemaCodec(Codec):
         try:
             if self._validator.is_valid(value):
                 return
-            error = next(iter(self._validator.iter_errors(value)))
+            if not _is_small(value):
+                raise DoesNotFit("the JSON schema does not allow it (it is too long to say why)")
+            self._validator.validate(value)
+            return
+        except jsonschema_rs.ValidationError as found:
+            error = found
         except (ValueError, RecursionError) as problem:
             raise DoesNotFit(f"it cannot be checked: {told(problem)}") from None
         at = "".join(
@@ -140,6 +150,17 @@ class JsonSchemaCodec(Codec):
         return made
 
 
+def _is_small(value: Any) -> bool:
+    """Whether it costs little to say what is wrong; it may be as much again for each choice."""
+    left = [(value, 0)]
+    for count, (one, depth) in enumerate(left):
+        if count > EXPLAINED_MAX or depth > EXPLAINED_DEPTH_MAX:
+            return False
+        below = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        left += [(each, depth + 1) for each in islice(below, EXPLAINED_MAX + 1)]
+    return True
+
+
 def _document(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
@@ -149,6 +170,20 @@ def _document(text: str) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
+
+
+def _finite(digits: str) -> float:
+    """A double; the validator would take infinity for null."""
+    found = float(digits)
+    if math.isinf(found):
+        raise DoesNotFit(f"{shown(digits)} is too large for a double, by which it is checked")
+    return found
+
+
+_decode: Final = json.JSONDecoder(
+    object_pairs_hook=members, parse_constant=_no_constant, parse_float=_finite
+).decode
+"""A member that comes twice is refused, also when it is read: one of them would be lost."""
 
 
 def _gather(schema: Schema, registry: Registry | None, others: dict[str, Any]) -> None:
@@ -166,10 +201,13 @@ def _gather(schema: Schema, registry: Registry | None, others: dict[str, Any]) -
 
 
 def found_among(others: dict[str, Any], uri: str) -> Any:
-    """A schema by its address, which ends with the reference's name once it is made absolute."""
-    for name, document in others.items():
-        if uri == name or uri.endswith(f"/{name}"):
-            return document
+    """A schema by its address, which ends with the reference's name once it is made absolute.
+
+    Of several the longest: a/b.json is not b.json.
+    """
+    names = [name for name in others if uri == name or uri.endswith(f"/{name}")]
+    if names:
+        return others[max(names, key=len)]
     raise SchemaProblem(f"$ref {uri} is neither in the schema nor among its references")
 
 

@@ -19,8 +19,9 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -32,12 +33,16 @@ from tidelog.schemas.json_schema import found_among
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 
 LONG_MAX: Final = 2**63
+EXACT_MAX: Final = 2**53
+"""Up to this number a double has every integer."""
+PLACES_MAX: Final = 10_000
+"""How many places a schema may have, with what it refers to, each as often."""
 MICROSECOND_DIGITS: Final = 6
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DAY_ZERO: Final = datetime.date(1970, 1, 1)
 NAMES_OF: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
 NOTES: Final = frozenset(("title", "description", "default", "examples", "$comment", "deprecated"))
-_FRACTION: Final = re.compile(r"\.(\d+)")
+_FRACTIONS: Final = re.compile(r"[.,](\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,15 @@ class _At:
     path: str = ""
     around: tuple[int, ...] = ()
     """The schemas that this one is inside of."""
+    places: Iterator[int] = field(default_factory=count)
+    """Counts the places of the whole schema."""
 
     @property
     def name(self) -> str:
         return self.path.lstrip(".") or "the schema"
 
     def below(self, step: str) -> "_At":
-        return _At(self.root, self.others, self.path + step, self.around)
+        return replace(self, path=self.path + step)
 
 
 def plan(root: Any, others: dict[str, Any]) -> Plan:
@@ -79,14 +86,19 @@ def _plan(node: Any, at: _At) -> Plan:
         raise ConfigError(f"{at.name} may be anything; Spark needs a type")
     if id(node) in at.around:
         raise ConfigError(f"{at.name} is inside of itself; Spark has no such type")
-    at = _At(at.root, at.others, at.path, (*at.around, id(node)))
+    if next(at.places) > PLACES_MAX:
+        raise ConfigError(f"{at.name}: the schema has more than {PLACES_MAX} places")
+    at = replace(at, around=(*at.around, id(node)))
+    if "$ref" in node and "properties" in node:  # both hold
+        rest = {name: one for name, one in node.items() if name != "$ref"}
+        node = {**rest, "allOf": [{"$ref": node["$ref"]}, *node.get("allOf", ())]}
     if "$ref" in node:
         target, root = _resolved(node["$ref"], at)
-        return _plan(target, _At(root, at.others, at.path, at.around))
+        return _plan(target, replace(at, root=root))
     if "allOf" in node:
         return _plan_all(node, at)
     for word in ("oneOf", "anyOf"):
-        if word in node and "type" not in node:
+        if word in node and "type" not in node and "properties" not in node:
             return _plan_one(node[word], at)
     kinds = _kinds(node, at)
     has_null = "null" in kinds
@@ -215,8 +227,8 @@ def _plan_all(node: dict[str, Any], at: _At) -> Plan:
         while isinstance(one, dict) and "$ref" in one:
             if id(one) in at.around:
                 raise ConfigError(f"{at.name} is inside of itself; Spark has no such type")
-            at = _At(at.root, at.others, at.path, (*at.around, id(one)))
-            one, root = _resolved(one["$ref"], _At(root, at.others, at.path, at.around))
+            at = replace(at, around=(*at.around, id(one)))
+            one, root = _resolved(one["$ref"], replace(at, root=root))
         if root is not at.root:
             raise ConfigError(f"{at.name}: allOf of another schema's parts has no type in Spark")
         for name, value in one.items() if isinstance(one, dict) else ():
@@ -293,6 +305,8 @@ def _read_boolean(value: Any) -> Any:
 
 def _read_integer(value: Any) -> int:
     if type(value) is float and value.is_integer():
+        if abs(value) >= EXACT_MAX:
+            raise DoesNotFit(f"{shown(value)} is no exact integer: it has a point or an exponent")
         value = int(value)
     found: int = _as(int, value, "integer")
     if not -LONG_MAX <= found < LONG_MAX:
@@ -332,8 +346,7 @@ def _read_time(value: Any) -> datetime.datetime:
         found = datetime.datetime.fromisoformat(words)
     except ValueError as error:
         raise DoesNotFit(f"{shown(words)} is no date-time that Spark has: {error}") from None
-    fraction = _FRACTION.search(words)
-    if fraction is not None and fraction[1][MICROSECOND_DIGITS:].strip("0"):
+    if any(digits[MICROSECOND_DIGITS:].strip("0") for digits in _FRACTIONS.findall(words)):
         raise DoesNotFit(f"Spark has no such value: {shown(words)} has parts of a microsecond")
     if found.tzinfo is None:
         raise DoesNotFit(f"{shown(words)} is no date-time: it names no zone")

@@ -292,3 +292,80 @@ def test_columns_become_a_schema():
     assert read(made, payload.decode()) == ([row], {})
     with pytest.raises(ConfigError, match="no type for decimal"):
         FORMATS["json-schema"].schema_text(pa.struct([("a", pa.decimal128(9, 2))]), "r")
+
+
+def test_members_that_come_twice_are_refused_when_they_are_read_too():
+    made = of("integer")
+    rows, reasons = read(made, '{"a": 1, "a": 2}', '{"a": 3}')
+    assert rows == [None, {"a": 3}] and "'a' twice" in reasons[0]
+    with pytest.raises(DoesNotFit, match="'a' twice"):
+        made.text(b'{"a": 1, "a": 2}')
+
+
+def test_a_number_that_no_double_has_is_not_checked_as_null():
+    made = codec({"type": ["null", "integer"], "maximum": 10})
+    for use in (made.text, made.payload):
+        with pytest.raises(DoesNotFit, match="too large"):
+            use(b"1e400")
+
+
+@pytest.mark.parametrize("value", ["9007199254740993.0", "9007199254740993e0", "-1e16"])
+def test_an_integer_is_not_rounded(value):
+    _, reasons = read(of("integer"), f'{{"a": {value}}}')
+    assert "exact" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    "words", ["2026-01-01T00:00:00,1234567Z", "2026-01-01T00:00:00.5+00:00:00.1234567"]
+)
+def test_no_part_of_a_time_is_cut(words):
+    made = of("string", format="date-time")
+    _, reasons = read(made, json.dumps({"a": words}), writer=codec({}))
+    assert "parts of a microsecond" in reasons[0]
+
+
+def test_a_line_end_before_what_is_no_unicode_is_one_line():
+    assert codec({"type": "object"}).text(b'{\n"\\ud800":\n 1}') == b'{"\\ud800":1}'
+
+
+def test_of_references_the_one_with_the_whole_name_is_meant():
+    with registry_double() as double:
+        registry = Registry(double.url)
+        registry.register("number", Schema("JSON", '{"type": "integer"}'))
+        registry.register("text", Schema("JSON", '{"type": "string"}'))
+        names = (Reference("place.json", "number", 1), Reference("common/place.json", "text", 1))
+        schema = Schema("JSON", '{"$ref": "common/place.json"}', names)
+        made = FORMATS["json-schema"].codec(schema, registry)
+        assert made.arrow_type() == pa.string() and made.text(b'"x"') == b'"x"'
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("items", "payload"),
+    [
+        ({"type": "array", "items": {"$ref": "#"}}, b"[" * 30 + b"1" + b"]" * 30),
+        ({"type": "array", "items": {"type": "null"}}, b"[" + b"1," * 200_000 + b"1]"),
+    ],
+)
+def test_it_does_not_take_for_ever_to_say_what_is_wrong(items, payload):
+    made = codec({"anyOf": [items, {**items, "minItems": 0}, {**items, "minItems": 1}]})
+    with pytest.raises(DoesNotFit, match="too long to say why"):
+        made.text(payload)
+
+
+def test_properties_beside_a_reference_or_a_choice_are_columns():
+    more = {"properties": {"b": {"type": "integer"}}}
+    own = {"properties": {"a": {"type": "integer"}}}
+    made = codec({**own, "$defs": {"x": more}, "$ref": "#/$defs/x"})
+    assert sorted(one.name for one in made.arrow_type()) == ["a", "b"]
+    assert [one.name for one in codec({**own, "anyOf": [more]}).arrow_type()] == ["a"]
+
+
+def test_a_schema_that_becomes_too_many_columns_is_refused():
+    def two(one):
+        below = {"$ref": f"#/$defs/a{one}"}
+        return {"type": "object", "properties": {"x": below, "y": below}}
+
+    tree = {f"a{one}": two(one + 1) for one in range(40)}
+    with pytest.raises(ConfigError, match="more than 10000 places"):
+        codec({"$defs": {**tree, "a40": {"type": "integer"}}, "$ref": "#/$defs/a0"}).arrow_type()

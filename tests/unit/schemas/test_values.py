@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.unit.schemas.double import registry_double
+from tidelog.errors import ConfigError
 from tidelog.schemas import framing
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
@@ -152,3 +153,12 @@ def test_text_that_is_no_unicode_is_told(written):
 
 def test_a_zero_with_a_large_exponent_is_zero(written):
     assert written(MONEY, b'"0e99999999"') == written(MONEY, b"0") == 0
+
+
+def test_a_schema_that_becomes_too_many_columns_is_refused():
+    node = record(a="int") | {"name": "M40"}
+    for one in reversed(range(40)):
+        node = record(a=node, b=f"M{one + 1}") | {"name": f"M{one}"}
+    made = FORMATS["avro"].codec(Schema("AVRO", json.dumps(node)), None)
+    with pytest.raises(ConfigError, match="more than 10000 places"):
+        made.arrow_type()

@@ -138,7 +138,9 @@ class PartShower:
             codec = self._codec(number)
             text = codec.text(payload)
             if text == NULL or not is_json(text):
-                raise SchemaProblem(f"JSON cannot say it as a value: {text[:80].decode()}")
+                raise SchemaProblem(
+                    f"JSON cannot say it as a value: {text[:80].decode(errors='replace')}"
+                )
             used = SchemaUsed(id=number, message=codec.message_of(payload))
             return msgspec.Raw(text), self._name, used, None
         except RegistryDown:

@@ -12,6 +12,8 @@ from tests.unit.broker.node import batch_of, on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import READ, post, read, serving
 from tests.unit.schemas.double import registry_double
+from tidelog.config.node import node_config
+from tidelog.errors import ConfigError
 from tidelog.faces.http import schemas
 from tidelog.schemas import registry as registries
 from tidelog.schemas.formats import PartFormat
@@ -265,3 +267,25 @@ def test_kafka_s_readers_see_the_same_records(double):
 
 def test_the_description_names_every_format():
     assert typing.get_args(schemas.Form) == tuple(FORMATS)
+
+
+def test_what_json_cannot_say_is_shown_though_it_is_cut_inside_of_a_letter(double):
+    number = register(double, "avro", SCHEMAS["avro"])
+    name = ("é" * 60).encode()
+    payload = (
+        bytes([len(name) * 2 & 0x7F | 0x80, len(name) * 2 >> 7]) + name + b"\0" * 6 + b"\xf8\x7f"
+    )
+
+    async def story(node):
+        await node.create("t")
+        await store(node, frame(number, payload), frame(number, b"\x02a" + b"\0" * 8))
+        broken, good = (await read(serving(node), "?encoding=avro"))["records"]
+        assert "JSON cannot say it" in broken["error"] and good["value"] == {"id": "a", "n": 0.0}
+
+    with_registry(double, story)
+
+
+def test_a_user_in_the_registry_s_address_is_refused_without_the_password():
+    with pytest.raises(ConfigError, match="without a user") as refused:
+        node_config({"schema.registry.url": "http://me:secret@127.0.0.1:8081"})
+    assert "secret" not in str(refused.value)
