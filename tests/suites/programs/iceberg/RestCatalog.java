@@ -18,6 +18,7 @@ public class RestCatalog {
                 "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
                 "uri", "jdbc:sqlite:" + given[0],
                 "warehouse", given[1],
+                "clients", "1", // a second connection would find SQLite's file locked
                 "jdbc.schema-version", "V1"),
             new Configuration());
     var handler = new ServletContextHandler(ServletContextHandler.NO_SESSIONS);
