@@ -104,10 +104,12 @@ class Show:
             import json
 
             document = record_to_json(record, topic, partition)
-            for part in self.readers:
+            texts = {name: json.dumps(one, ensure_ascii=False) for name, one in document.items()}
+            for part in self.readers:  # JSON already, whose digits are kept
                 text = getattr(record, part)
-                document[part] = None if text is None else json.loads(text)
-            return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+                texts[part] = "null" if text is None else text.decode()
+            members = ", ".join(f'"{name}": {text}' for name, text in texts.items())
+            return f"{{{members}}}\n".encode()
         parts = []
         if self.timestamp:
             parts.append(_iso(record.timestamp_ms).encode())

@@ -5,6 +5,11 @@ import json
 import pytest
 
 from tests.unit.schemas.double import registry_double
+from tidelog.faces.cli.common import Format
+from tidelog.faces.cli.consume import Show
+from tidelog.records import Record
+from tidelog.schemas.formats import PartFormat
+from tidelog.schemas.values import ValueReader
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 ORDER = {
@@ -133,3 +138,14 @@ def test_other_formats_are_produced_and_consumed_the_same_way(
 def test_a_message_needs_its_format(tidelog, broker):
     result = tidelog("produce", "orders", "--value-message", "Order", "--value", "x")
     assert result.code != 0 and "--value-message needs --value-format protobuf" in result.err
+
+
+def test_json_of_a_schema_keeps_its_digits():
+    class Reader(ValueReader):
+        def text_of(self, data):
+            return data
+
+    show = Show(form=Format.JSON, readers={"value": Reader(PartFormat(part="value"))})
+    record = Record(key=b"k", value=b'{"a":12345678901234567890.123}')
+    line = show.line(record, "t", 0)
+    assert b'"value": {"a":12345678901234567890.123}' in line and json.loads(line)["key"] == "k"
