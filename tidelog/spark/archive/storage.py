@@ -62,11 +62,17 @@ class Storage:
 
 def sync_file(path: str) -> None:
     """Have a local file on its disk, its name in its directory, and so on up the warehouse."""
-    for one in (Path(path), *Path(path).parents[:DEPTH]):
+    sync_files([path])
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """The same for many, which share directories: each of these is synced once."""
+    files = [Path(path) for path in paths]
+    for one in {*files, *(above for file in files for above in file.parents[:DEPTH])}:
         try:
             descriptor = os.open(one, os.O_RDONLY)
         except PermissionError:
-            return  # who may not read a directory did not make it
+            continue  # who may not read a directory did not make it
         try:
             os.fsync(descriptor)
         finally:

@@ -4,7 +4,9 @@ Rule 1: a batch's files and the note that the batch is written are one commit. W
         looks for the note first, so a batch that Spark repeats after a crash is there once.
 Rule 2: the note (`tables/notes.py`) says what the batch was, too: another one of the same number is
         refused. The snapshot has the number as well, for people.
-Rule 3: a directory's name is used by one attempt only. An attempt that came to nothing removes its
+Rule 3: on a local disk all of a batch is synced before the catalog names it, as for archives: the
+        batch is not written again once its note is found.
+Rule 4: a directory's name is used by one attempt only. An attempt that came to nothing removes its
         own; what else no snapshot names was left by a crash, and may be removed.
 """
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "tidelog"
+SYNCED_IO: Final = "tidelog.spark.archive.storage.SyncedIO"
 COMMITS_MAX: Final = 20
 """Others may commit to the same table; each time somebody wins, so this many rarely lose."""
 
@@ -80,6 +83,7 @@ class Catalog:
             Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         if warehouse.startswith("file://"):
             Path(warehouse.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        properties.setdefault("py-io-impl", SYNCED_IO)
         return load_catalog(properties.pop("name", NAME), **properties)
 
     def table(self, name: str) -> "Table":

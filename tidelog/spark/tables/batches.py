@@ -4,7 +4,8 @@ Rule 1: rows are written in the columns' types as the table has them now, and in
         partition each, sorted as the table is.
 Rule 2: a table that is neither partitioned nor sorted, where Spark reaches it, is written by Spark
         itself, which is fastest. Else tasks write by pyarrow (`writing.py`).
-Rule 3: the driver opens every file and counts its rows before any of them is committed.
+Rule 3: the driver opens every file and counts its rows before any of them is committed. Local files
+        are on their disk by then.
 """
 
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.typedef import Record
 
 from tidelog.errors import TidelogError
-from tidelog.spark.archive.storage import Storage
+from tidelog.spark.archive.storage import Storage, sync_files
 from tidelog.spark.tables.commits import data_file
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.splitting import Splitter
@@ -63,6 +64,9 @@ def _write(frame: "DataFrame", table: "Table", location: str) -> "list[DataFile]
         written = write_files(frame, location, storage, schema, splitter)
         rows = sum(one.rows for one in written)
         found = {one.path: one.partition for one in written if _is_there(storage, one.path)}
+    filesystem, _ = storage.find(location)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        sync_files(storage.find(path)[1] for path in found)
     files = [data_file(table, path, Record(*values)) for path, values in found.items()]
     check_rows(location, written=rows, found=sum(file.record_count for file in files))
     return [file for file in files if file.record_count]

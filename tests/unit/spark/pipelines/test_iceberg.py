@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from pyspark.sql.types import (
 )
 from sqlalchemy.exc import OperationalError
 
-from tests.unit.spark.tables.lake import sent_twice
+from tests.unit.spark.tables.lake import COMMIT, sent_twice
+from tidelog.spark.archive import storage
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines import iceberg
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, arrow_schema, upkeep_of
@@ -611,3 +613,33 @@ def test_a_column_that_was_renamed_is_not_taken_for_one_that_is_empty(catalog: C
         update.rename_column("place", "region")
     table = catalog.table("sales.orders")
     check_names(table, table.scan().plan_files())
+
+
+@pytest.mark.parametrize("partition_by", [(), ("region",)])
+def test_all_of_a_batch_is_on_its_disk_before_the_catalog_names_it(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, partition_by: tuple[str, ...]
+) -> None:
+    catalog = partitioned(pipeline, *partition_by)
+    synced: set[str] = set()
+    before: list[set[str]] = []
+
+    def sync_files(paths: Iterable[str]) -> None:
+        synced.update(Path(path).name for path in paths)
+
+    def commit(*told: Any) -> Any:
+        before.append({*synced})
+        return COMMIT(*told)
+
+    for module in (batches, storage):
+        monkeypatch.setattr(module, "sync_files", sync_files)
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+    add(catalog, Frame([NORTH, SOUTH]), "q1", 0)
+
+    table = catalog.table("sales.orders")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifests = snapshot.manifests(table.io)
+    named = [snapshot.manifest_list, *(one.manifest_path for one in manifests)]
+    named += [task.file.file_path for task in table.scan().plan_files()]
+    assert {Path(one).name for one in named} <= before[0]
+    assert Path(table.metadata_location).name in synced
