@@ -88,6 +88,7 @@ class Place:
         """Have a table here that takes rows of this schema."""
         try:
             from deltalake import DeltaTable
+            from deltalake.exceptions import CommitFailedError
         except ImportError:
             raise SpecError("delta: it needs `pip install 'tidelog[delta]'`") from None
 
@@ -96,9 +97,16 @@ class Place:
         wanted = arrow_schema(schema)
         with _told(self.uri):
             DeltaTable.create(self.uri, wanted, mode="ignore", storage_options=self.store_options)
-        table = self.table()
-        _check_writable(self.uri, table)
-        _follow(self.uri, table, wanted, is_allowed=evolve)
+        comes = arrow_schema(schema, is_new=False)
+        for attempt in range(1, COMMITS_MAX + 1):
+            table = self.table()
+            _check_writable(self.uri, table)
+            try:
+                _follow(self.uri, table, comes, is_allowed=evolve)
+                return
+            except CommitFailedError:  # somebody else changes the columns, too
+                if attempt == COMMITS_MAX:
+                    raise
 
 
 def _told(uri: str) -> Any:
@@ -156,7 +164,8 @@ def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: b
     if names:
         import pyarrow as pa
 
-        fields = DeltaSchema.from_arrow(pa.schema([wanted.field(name) for name in names])).fields
+        new = pa.schema([wanted.field(name).with_nullable(True) for name in names])
+        fields = DeltaSchema.from_arrow(new).fields
         table.alter.add_columns(list(fields))
         logger.warning("table %s follows its source: new are %s", uri, ", ".join(names))
 

@@ -112,7 +112,9 @@ class Catalog:
         layout = layout or Layout()
         catalog = self._load()
         catalog.create_namespace_if_not_exists(_namespace(name))
-        wanted = assign_fresh_schema_ids(catalog._convert_schema_if_needed(arrow_schema(schema)))
+        convert = catalog._convert_schema_if_needed
+        wanted = assign_fresh_schema_ids(convert(arrow_schema(schema)))
+        comes = assign_fresh_schema_ids(convert(arrow_schema(schema, is_new=False)))
         try:
             if not catalog.table_exists(name):
                 catalog.create_table_if_not_exists(
@@ -124,7 +126,7 @@ class Catalog:
                 )
             table = named(catalog.load_table(name))
             check_layout(table, layout)
-            follow(table, wanted, is_allowed=evolve)
+            follow(table, comes, is_allowed=evolve)
         except (LayoutError, Unfit) as error:
             raise SpecError(f"iceberg: {error}") from None
 
@@ -240,13 +242,14 @@ def _pass_by(frame: "DataFrame") -> int:
     return int(seen.get["rows"])
 
 
-def arrow_schema(schema: "StructType") -> "pa.Schema":
-    """Spark's schema for a table: every column may be null, so that later ones may lack it."""
+def arrow_schema(schema: "StructType", *, is_new: bool = True) -> "pa.Schema":
+    """Spark's schema for a table: in a new one every column may be null, so that later rows may
+    lack it."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     made = to_arrow_schema(schema, timezone="UTC")
-    return pa.schema([one.with_nullable(True) for one in made])
+    return pa.schema([one.with_nullable(is_new or one.nullable) for one in made])
 
 
 def _namespace(name: str) -> str:

@@ -69,11 +69,12 @@ def evolve(table: "Table", comes: "Schema", *, is_allowed: bool = True) -> "Tabl
 
     name = ".".join(table.name())
     for attempt in range(1, TRIES_MAX + 1):
-        found = [_unless_taken(one, table) for one in changes(table.schema(), comes)]
+        found = [_possible(one, table) for one in changes(table.schema(), comes)]
         if refused := [str(one) for one in found if one.kind == REFUSE]:
             raise Unfit(
                 f"table {name} has other columns, and nothing was changed: {'; '.join(refused)}. "
-                "Cast or rename the column in a step, or write to another table"
+                "Cast or rename the column in a step (coalesce makes it never null), or write to "
+                "another table"
             )
         if not found:
             return table
@@ -106,12 +107,17 @@ def _apply(table: "Table", found: list[Change]) -> None:
                 update.make_column_optional(one.path)
 
 
-def _unless_taken(change: Change, table: "Table") -> Change:
-    """No new column may be called as a partition is: engines find both by name."""
+def _possible(change: Change, table: "Table") -> Change:
+    """The change, or a refusal, where more than columns is at stake."""
+    schema = table.schema()
     taken = [(field.name,) for spec in table.specs().values() for field in spec.fields]
-    if change.kind != ADD or change.path not in taken:
-        return change
-    return Change(REFUSE, change.path, change.type, "is what a partition of the table is called")
+    why = ""
+    if change.kind == ADD and change.path in taken:  # engines find both by name
+        why = "is what a partition of the table is called"
+    identifies = {schema.find_column_name(one) for one in schema.identifier_field_ids}
+    if change.kind == LOOSEN and ".".join(change.path) in identifies:
+        why = "identifies the rows of the table, and may be null in the source"
+    return Change(REFUSE, change.path, change.type, why) if why else change
 
 
 def _of_fields(

@@ -296,3 +296,22 @@ def test_a_table_that_would_not_keep_what_it_promises_is_refused(
 
     with pytest.raises(SpecError, match=complaint):
         Place(str(tmp_path / "other")).prepare(SCHEMA)
+
+
+@pytest.mark.parametrize("theirs", ["count", "other"])
+def test_two_who_add_columns_at_once_both_get_theirs(
+    place: Place, monkeypatch: pytest.MonkeyPatch, theirs: str
+) -> None:
+    follow = delta._follow
+
+    def outpaced(*told: Any, **named: Any) -> None:
+        monkeypatch.setattr(delta, "_follow", follow)
+        place.prepare(StructType([*SCHEMA.fields]).add(theirs, LongType()))
+        follow(*told, **named)
+
+    monkeypatch.setattr(delta, "_follow", outpaced)
+
+    place.prepare(StructType([*SCHEMA.fields]).add("count", LongType()))
+
+    names = [field.name for field in place.table().schema().fields]
+    assert sorted(names) == sorted({"region", "total", "count", theirs})

@@ -643,3 +643,13 @@ def test_all_of_a_batch_is_on_its_disk_before_the_catalog_names_it(
     named += [task.file.file_path for task in table.scan().plan_files()]
     assert {Path(one).name for one in named} <= before[0]
     assert Path(table.metadata_location).name in synced
+
+
+def test_a_column_that_is_never_null_fits_one_that_must_not_be(catalog: Catalog) -> None:
+    with catalog.table("sales.orders").update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("region", required=True)
+
+    catalog.prepare("sales.orders", SCHEMA, evolve=False)
+
+    with pytest.raises(SpecError, match="`evolve: false` forbids it: region may be null"):
+        catalog.prepare("sales.orders", StructType().add("region", StringType()), evolve=False)

@@ -176,3 +176,14 @@ def test_new_columns_differ_from_each_other_and_from_partitions_by_more_than_cas
         evolve(table, schema(**COLUMNS, part=LONG))
 
     assert table.refresh().schema().column_names == ["number", "text"]
+
+
+def test_a_column_that_identifies_rows_stays_without_nulls(tmp_path: Path) -> None:
+    number = NestedField(1, "number", LONG, required=True)
+    catalog = make(tmp_path, schema=Schema(number, identifier_field_ids=[1]))
+
+    evolve(catalog.load_table(NAME), Schema(number, NestedField(2, "more", TEXT)))
+    with pytest.raises(Unfit, match=r"number identifies the rows .*coalesce"):
+        evolve(catalog.load_table(NAME), schema(number=LONG))
+
+    assert catalog.load_table(NAME).schema().column_names == ["number", "more"]
