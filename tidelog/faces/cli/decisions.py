@@ -123,14 +123,19 @@ def reset(
     Example:
       tidelog pipeline decisions reset spark.nightly:orders
     """
-    one = _find(run(_list(bootstrap)), name)
+    found = run(_list(bootstrap))
+    one = _find(found, name)
     if not yes:
         _confirm(one)
+    former = _former_name(one)
 
     async def work() -> None:
         from tidelog.client.transactional import TransactionalClient
 
         async with TransactionalClient(bootstrap) as client:
+            for other in found:  # first: a query looks there while it has decided nothing
+                if other.group == former:
+                    await client.forget_decision(other.group, other.batch_id, is_reset=True)
             await client.forget_decision(one.group, one.batch_id, is_reset=True)
 
     run(work())
@@ -173,6 +178,12 @@ def _find(found: "list[GroupDecision]", name: str) -> "GroupDecision":
         names = ", ".join(one.group for one in chosen)
         raise UserError(f"{name!r} writes to several topics; name one of {names}")
     return chosen[0]
+
+
+def _former_name(one: "GroupDecision") -> str | None:
+    """What the query's decisions were called before they named their topic."""
+    query, sign, _ = one.group.partition(QUERY_SIGN)
+    return query if sign else None
 
 
 def _proof(one: "GroupDecision") -> "Proof | None":

@@ -93,6 +93,14 @@ def test_a_reset_asks_first_and_names_the_batch_that_was_seen(tidelog, cluster):
     assert cluster.reset == [(QUERY, 4, True)]
 
 
+def test_a_reset_leaves_no_decision_under_the_name_from_before_topics_were_named(tidelog, cluster):
+    cluster.found.append(decision("spark.q1", 3, None))
+
+    assert tidelog("pipeline", "decisions", "reset", QUERY, "--yes").code == 0
+
+    assert cluster.reset == [("spark.q1", 3, True), (QUERY, 4, True)]
+
+
 @pytest.mark.parametrize("command", ["list", "show", "reset"])
 def test_help_shows_an_example(tidelog, command):
     result = tidelog("pipeline", "decisions", command, "--help")
