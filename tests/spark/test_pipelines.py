@@ -256,7 +256,7 @@ def test_a_pipeline_runs_until_it_is_stopped_from_elsewhere(
         running.stdout.close()
 
     assert queries == {"latest", "final", "orders.dead_letter"}
-    assert [one["phase"] for one in listed] == ["running"]
+    assert [one["phase"] for one in listed["pipelines"]] == ["running"]
     assert described["queries"]["latest"]["lag_now"] is not None
     assert stopped["phase"] == "stopped"
     assert re.search(r'pipeline_rows_total\{pipeline="revenue",query="latest"\} [1-9]', metrics)
